@@ -1,0 +1,335 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+)
+
+// ebpfBackend watches the kernel through probe.bpf.c.
+type ebpfBackend struct {
+	objs   probeObjects
+	links  []link.Link
+	takeIn *link.Iter
+	ring   *ringbuf.Reader
+
+	generation uint32 // of the scope; see take_in
+
+	mu      sync.Mutex
+	marks   []*mark           // on their way through the ring, oldest first
+	token   uint64            // of the newest of them
+	seen    uint64            // of the newest that came back
+	waiting bool              // mark may be waiting for room
+	windows [lossSlots]uint64 // the window that owns the slot of losses
+
+	drained chan struct{} // next has made room while mark was waiting
+	closed  chan struct{}
+	once    sync.Once
+
+	sample ringbuf.Record
+	event  kernelEvent
+	clock  wallClock
+
+	reportedTotal uint64
+	reported      [lossSlots + 1][probeLossLOSSES]uint64
+}
+
+var _ backend = (*ebpfBackend)(nil)
+
+const (
+	// ringHeadroom keeps room for a few thousand marks however many events there are.
+	ringHeadroom = 256 << 10
+
+	// lossSlots is LOSS_SLOTS in probe.bpf.c; a test compares them.
+	lossSlots = 2048
+
+	// maxMarksOnTheirWay bounds how far mark may be ahead of next. The kernel side
+	// counts in a window's slot for half of lossSlots windows, so that next has
+	// reported what is in it long before another window owns it.
+	maxMarksOnTheirWay = lossSlots/2 - 1
+
+	// maxTakeInPasses is more than a process tree is ever deep; a pass takes in a
+	// generation at least.
+	maxTakeInPasses = 10000
+)
+
+// newEBPFBackend loads and attaches the kernel side. ringSize is in bytes, a power
+// of two. What the machine lacks is an errUnavailable.
+func newEBPFBackend(ringSize int) (_ backend, err error) {
+	b := &ebpfBackend{drained: make(chan struct{}, 1), closed: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			b.Close()
+			err = explainEBPF(err)
+		}
+	}()
+	if err := b.load(ringSize); err != nil {
+		return nil, err
+	}
+	if b.ring, err = ringbuf.NewReader(b.objs.Events); err != nil {
+		return nil, fmt.Errorf("open ring buffer: %w", err)
+	}
+	if _, err := b.objs.Introduce.Run(&ebpf.RunOptions{}); err != nil {
+		return nil, fmt.Errorf("run introduce: %w", err)
+	}
+	if b.takeIn, err = link.AttachIter(link.IterOptions{Program: b.objs.TakeIn}); err != nil {
+		return nil, fmt.Errorf("attach take_in: %w", err)
+	}
+	for _, p := range []*ebpf.Program{
+		b.objs.OnSysExit, b.objs.OnSysEnter, b.objs.OnFork, b.objs.OnExec, b.objs.OnSetState,
+	} {
+		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+		if err != nil {
+			return nil, fmt.Errorf("attach %v: %w", p, err)
+		}
+		b.links = append(b.links, l)
+	}
+	b.generation = 1
+	if err := b.objs.CurrentGeneration.Set(b.generation); err != nil {
+		return nil, err
+	}
+	// A parent outside of the pid namespace cannot be named, nor watched.
+	if parent := os.Getppid(); parent > 0 {
+		if _, err := b.pass(parent); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+func (b *ebpfBackend) load(ringSize int) error {
+	spec, err := loadProbe()
+	if err != nil {
+		return err
+	}
+	for _, v := range []struct {
+		variable *ebpf.VariableSpec
+		value    any
+	}{
+		{spec.Variables[probeVarShapes], syscallShapes()},
+		{spec.Variables[probeVarRingSize], uint64(ringSize)},
+		{spec.Variables[probeVarRingHeadroom], uint64(ringHeadroom)},
+	} {
+		if err := v.variable.Set(v.value); err != nil {
+			return err
+		}
+	}
+	spec.Maps[probeMapEvents].MaxEntries = uint32(ringSize)
+	spec.Maps[probeMapScratches].MaxEntries *= uint32(ebpf.MustPossibleCPU())
+	if err := spec.LoadAndAssign(&b.objs, nil); err != nil {
+		return fmt.Errorf("load probe: %w", err)
+	}
+	return nil
+}
+
+// explainEBPF says what is missing and how to get it, if that is why err happened.
+func explainEBPF(err error) error {
+	var verifier *ebpf.VerifierError
+	switch {
+	case errors.As(err, &verifier) && len(verifier.Log) > 0:
+		return fmt.Errorf("the kernel refused the program: %+v", verifier)
+	case errors.Is(err, unix.EPERM):
+		return unavailable{fmt.Errorf("%w; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE", err)}
+	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported):
+		return unavailable{fmt.Errorf("%w; it needs Linux 5.15 or later with CONFIG_DEBUG_INFO_BTF", err)}
+	}
+	return err
+}
+
+func (b *ebpfBackend) name() string { return "ebpf" }
+
+func (b *ebpfBackend) scope(pgid int) (processes int, err error) {
+	b.generation++
+	for range maxTakeInPasses {
+		taken, err := b.pass(pgid)
+		if err != nil {
+			return 0, err
+		}
+		var n uint32
+		if err := b.objs.TakenProcesses.Get(&n); err != nil {
+			return 0, err
+		}
+		processes += int(n)
+		if taken == 0 {
+			return processes, nil
+		}
+	}
+	return 0, fmt.Errorf("scope %d: its processes fork faster than they can be counted", pgid)
+}
+
+// pass runs take_in over all tasks once and returns how many it took.
+func (b *ebpfBackend) pass(pid int) (taken uint32, err error) {
+	for _, v := range []struct {
+		variable *ebpf.Variable
+		value    uint32
+	}{
+		{b.objs.WantedPid, uint32(pid)},
+		{b.objs.WantedGeneration, b.generation},
+		{b.objs.TakenTasks, 0},
+		{b.objs.TakenProcesses, 0},
+	} {
+		if err := v.variable.Set(v.value); err != nil {
+			return 0, err
+		}
+	}
+	tasks, err := b.takeIn.Open()
+	if err != nil {
+		return 0, fmt.Errorf("open take_in: %w", err)
+	}
+	defer tasks.Close()
+	if _, err := io.Copy(io.Discard, tasks); err != nil {
+		return 0, fmt.Errorf("read take_in: %w", err)
+	}
+	return taken, b.objs.TakenTasks.Get(&taken)
+}
+
+func (b *ebpfBackend) mark(m *mark) error {
+	b.mu.Lock()
+	b.token++
+	b.marks = append(b.marks, m)
+	b.windows[m.window/windowStep%lossSlots] = m.window
+	request := probeMarkRequest{Window: m.window, Token: b.token, Op: uint32(m.op), Generation: b.generation}
+	b.mu.Unlock()
+	for {
+		// Ask for a wake-up before trying, so that none is missed.
+		b.mu.Lock()
+		b.waiting = true
+		room := b.token-b.seen < maxMarksOnTheirWay
+		b.mu.Unlock()
+		if room {
+			ret, err := b.objs.Mark.Run(&ebpf.RunOptions{Context: &request})
+			if err != nil {
+				return fmt.Errorf("run mark: %w", err)
+			}
+			if ret == 0 {
+				return nil
+			}
+		}
+		select {
+		case <-b.drained:
+		case <-b.closed:
+			return os.ErrClosed
+		}
+	}
+}
+
+func (b *ebpfBackend) next(r *record) error {
+	if err := b.ring.ReadInto(&b.sample); errors.Is(err, os.ErrClosed) {
+		return io.EOF
+	} else if err != nil {
+		return fmt.Errorf("read ring buffer: %w", err)
+	}
+	e := &b.event
+	if err := e.decode(b.sample.RawSample); err != nil {
+		return fmt.Errorf("the kernel side and this program do not fit: %w", err)
+	}
+	*r = record{
+		tsNS:   b.clock.at(e.header.TsNs),
+		window: e.header.Window,
+		origin: e.header.Origin,
+		more:   b.sample.Remaining > 0,
+	}
+	if e.kind() != probeKindKIND_MARK {
+		r.event = e
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if e.kind() == probeKindKIND_MARK {
+		b.seen++
+		if b.seen != e.header.Value[0] || len(b.marks) == 0 {
+			return fmt.Errorf("mark %d came back instead of mark %d", e.header.Value[0], b.seen)
+		}
+		r.mark = b.marks[0]
+		b.marks = b.marks[1:]
+	}
+	if b.waiting {
+		b.waiting = false
+		select {
+		case b.drained <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+// lossReasons is how drop lines name enum loss.
+var lossReasons = [probeLossLOSSES]string{
+	probeLossLOSS_RING_FULL: "ring_buffer_full",
+	probeLossLOSS_NO_MEMORY: "no_memory",
+	probeLossLOSS_SKIPPED:   "program_skipped",
+}
+
+func (b *ebpfBackend) losses(report func(window uint64, reason string, count uint64)) {
+	var total uint64
+	if err := b.objs.LossesTotal.Get(&total); err != nil || total == b.reportedTotal {
+		return
+	}
+	var counts [lossSlots + 1][probeLossLOSSES]uint64
+	if err := b.objs.Losses.Get(&counts); err != nil {
+		return
+	}
+	for slot := range counts {
+		for reason, n := range counts[slot] {
+			if n == b.reported[slot][reason] {
+				continue
+			}
+			window := windowUnknown
+			if slot < lossSlots {
+				b.mu.Lock()
+				window = b.windows[slot]
+				b.mu.Unlock()
+			}
+			report(window, lossReasons[reason], n-b.reported[slot][reason])
+			b.reportedTotal += n - b.reported[slot][reason]
+			b.reported[slot][reason] = n
+		}
+	}
+}
+
+// Close detaches everything. What is in the ring is lost.
+func (b *ebpfBackend) Close() (err error) {
+	b.once.Do(func() {
+		close(b.closed)
+		for _, l := range b.links {
+			err = errors.Join(err, l.Close())
+		}
+		if b.takeIn != nil {
+			err = errors.Join(err, b.takeIn.Close())
+		}
+		if b.ring != nil {
+			err = errors.Join(err, b.ring.Close())
+		}
+		err = errors.Join(err, b.objs.Close())
+	})
+	return err
+}
+
+// A wallClock turns CLOCK_BOOTTIME, which the kernel side stamps with, into wall
+// clock. It looks at both once a second, so that it follows when the wall clock is
+// set.
+type wallClock struct {
+	offset int64
+	until  uint64
+}
+
+func (c *wallClock) at(bootNS uint64) int64 {
+	if bootNS >= c.until {
+		var before, wall, after unix.Timespec
+		unix.ClockGettime(unix.CLOCK_BOOTTIME, &before)
+		unix.ClockGettime(unix.CLOCK_REALTIME, &wall)
+		unix.ClockGettime(unix.CLOCK_BOOTTIME, &after)
+		c.offset = wall.Nano() - before.Nano()/2 - after.Nano()/2
+		c.until = uint64(after.Nano()) + 1e9
+	}
+	return int64(bootNS) + c.offset
+}

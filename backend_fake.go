@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+)
+
+// fakeBackend plays events from a script instead of watching a kernel, so that
+// everything behind it can be tested on any machine, without privileges.
+type fakeBackend struct {
+	script []scriptEntry
+
+	mu     sync.Mutex
+	ready  sync.Cond // queue or closed changed
+	queue  []record
+	window uint64
+	closed bool
+}
+
+var _ backend = (*fakeBackend)(nil)
+
+// A scriptEntry is an event and the mark that sets it off.
+type scriptEntry struct {
+	trigger string
+	tool    string // a JSON string; empty for any tool
+	event   *scriptEvent
+}
+
+// A scriptEvent is an event object of a script, passed through but for what the
+// attribution fills in.
+type scriptEvent struct {
+	name           string
+	bucket, callID []byte
+	fields         []scriptField
+}
+
+type scriptField struct {
+	key   string
+	value string // JSON on one line
+}
+
+// newFakeBackend returns a backend that plays a script as the README describes
+// it. An empty script is silent.
+func newFakeBackend(script []byte) (*fakeBackend, error) {
+	b := new(fakeBackend)
+	b.ready.L = &b.mu
+	if len(script) > 0 {
+		var err error
+		if b.script, err = parseScript(script); err != nil {
+			return nil, err
+		}
+	}
+	b.play("startup", "")
+	return b, nil
+}
+
+func parseScript(script []byte) ([]scriptEntry, error) {
+	type entry struct {
+		Trigger string
+		Tool    json.RawMessage
+		Event   map[string]json.RawMessage
+	}
+	var list []entry
+	if script = bytes.TrimSpace(script); script[0] == '[' {
+		if err := json.Unmarshal(script, &list); err != nil {
+			return nil, fmt.Errorf("events script: %w", err)
+		}
+	} else {
+		var object struct{ Events *[]entry }
+		if err := json.Unmarshal(script, &object); err != nil {
+			return nil, fmt.Errorf("events script: %w", err)
+		}
+		if object.Events == nil {
+			return nil, errors.New(`events script: want {"events":[…]} or [… ]`)
+		}
+		list = *object.Events
+	}
+	var entries []scriptEntry
+	for i, e := range list {
+		switch e.Trigger {
+		case "startup", "scope", "begin", "end":
+		default:
+			return nil, fmt.Errorf("events script: entry %d: unknown trigger %q, want startup, scope, begin or end", i, clip(e.Trigger))
+		}
+		s := scriptEntry{trigger: e.Trigger}
+		if e.Tool != nil && string(e.Tool) != "null" {
+			var err error
+			if s.tool, err = jsonString(e.Tool); err != nil {
+				return nil, fmt.Errorf("events script: entry %d: tool: %w", i, err)
+			}
+		}
+		if s.event = parseScriptEvent(e.Event); s.event != nil {
+			entries = append(entries, s)
+		}
+	}
+	return entries, nil
+}
+
+// parseScriptEvent returns nil for an event without a type: it is skipped.
+func parseScriptEvent(object map[string]json.RawMessage) *scriptEvent {
+	e := new(scriptEvent)
+	if json.Unmarshal(object["type"], &e.name) != nil || e.name == "" {
+		return nil
+	}
+	for key, value := range object {
+		// A script for people is indented, and JSON may hold bytes that are not UTF-8.
+		var buf bytes.Buffer
+		if json.Compact(&buf, value) != nil {
+			return nil // not reached: the whole script was parsed
+		}
+		value := bytes.ToValidUTF8(buf.Bytes(), []byte("\uFFFD"))
+		switch key {
+		case "type", "ts_ns":
+		case "bucket":
+			e.bucket = value
+		case "call_id":
+			e.callID = value
+		default:
+			quoted := appendQuoted(nil, key)
+			e.fields = append(e.fields, scriptField{string(quoted[1 : len(quoted)-1]), string(value)})
+		}
+	}
+	slices.SortFunc(e.fields, func(a, b scriptField) int { return bytes.Compare([]byte(a.key), []byte(b.key)) })
+	return e
+}
+
+func (e *scriptEvent) typ() string { return e.name }
+
+func (e *scriptEvent) overrides() (bucket, callID []byte) { return e.bucket, e.callID }
+
+func (e *scriptEvent) append(l *line) {
+	for _, f := range e.fields {
+		l.raw(f.key, f.value)
+	}
+}
+
+func (b *fakeBackend) name() string { return "fake" }
+
+func (b *fakeBackend) scope(int) (int, error) { return processesUnknown, nil }
+
+func (b *fakeBackend) mark(m *mark) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// In the kernel, too, the mark of a begin comes before what the call does, and
+	// that of an end after it.
+	if m.op == markEnd {
+		b.play("end", m.status.tool)
+	}
+	b.window = m.window
+	b.push(record{mark: m})
+	switch m.op {
+	case markScope:
+		b.play("scope", "")
+	case markBegin:
+		b.play("begin", m.status.tool)
+	}
+	return nil
+}
+
+// play queues the events of a trigger in the current window.
+func (b *fakeBackend) play(trigger, tool string) {
+	for _, e := range b.script {
+		if e.trigger == trigger && (e.tool == "" || e.tool == tool) {
+			b.push(record{event: e.event})
+		}
+	}
+}
+
+func (b *fakeBackend) push(r record) {
+	r.tsNS = time.Now().UnixNano()
+	r.window = b.window
+	b.queue = append(b.queue, r)
+	b.ready.Signal()
+}
+
+func (b *fakeBackend) next(r *record) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for len(b.queue) == 0 {
+		if b.closed {
+			return io.EOF
+		}
+		b.ready.Wait()
+	}
+	*r = b.queue[0]
+	b.queue = b.queue[1:]
+	r.more = len(b.queue) > 0
+	return nil
+}
+
+func (b *fakeBackend) losses(func(window uint64, reason string, count uint64)) {}
+
+func (b *fakeBackend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.ready.Broadcast()
+	return nil
+}

@@ -1,0 +1,411 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A section is one part of a record's tail. data lies in the record.
+type section struct {
+	data  []byte
+	flags probeSectionFlag
+	set   bool
+}
+
+// kernelEvent is a record of the kernel side, taken apart. It is reused from
+// record to record; what it holds is valid until the next decode.
+type kernelEvent struct {
+	header   probeEvent
+	sections [probeTagTAG_ADDR + 1]section
+
+	path, other []byte   // buffers for paths
+	argv        [][]byte // buffer for arguments
+}
+
+const (
+	headerLen  = int(unsafe.Sizeof(probeEvent{}))
+	sectionLen = int(unsafe.Sizeof(probeSection{}))
+)
+
+// decode takes a record apart. A record that is not whole is an error; it then
+// says nothing.
+func (e *kernelEvent) decode(raw []byte) error {
+	if len(raw) < headerLen {
+		return fmt.Errorf("record of %d bytes is shorter than its header", len(raw))
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.header)), headerLen), raw)
+	e.sections = [len(e.sections)]section{}
+	tail := raw[headerLen:]
+	if n := int(e.header.Len); n <= len(tail) {
+		tail = tail[:n] // the ring rounds sizes up
+	} else {
+		return fmt.Errorf("record has a tail of %d bytes instead of %d", len(tail), n)
+	}
+	for len(tail) > 0 {
+		if len(tail) < sectionLen {
+			return fmt.Errorf("%d bytes after the last section", len(tail))
+		}
+		tag, flags := int(tail[0]), probeSectionFlag(tail[1])
+		n := int(binary.NativeEndian.Uint16(tail[2:]))
+		tail = tail[sectionLen:]
+		if tag == 0 || tag >= len(e.sections) {
+			return fmt.Errorf("section with unknown tag %d", tag)
+		}
+		if n > len(tail) {
+			return fmt.Errorf("section %d has %d of %d bytes", tag, len(tail), n)
+		}
+		e.sections[tag] = section{data: tail[:n], flags: flags, set: true}
+		tail = tail[min((n+3)&^3, len(tail)):]
+	}
+	return nil
+}
+
+func (e *kernelEvent) kind() probeKind { return probeKind(e.header.Kind) }
+
+func (e *kernelEvent) overrides() (bucket, callID []byte) { return nil, nil }
+
+func (e *kernelEvent) typ() string {
+	switch e.kind() {
+	case probeKindKIND_EXEC:
+		return "exec"
+	case probeKindKIND_EXEC_FAILED:
+		return "exec_failed"
+	case probeKindKIND_SPAWN:
+		if e.header.Ret < 0 && e.header.Value[0]&unix.CLONE_THREAD != 0 {
+			return "" // a thread is not a process, and this one is not even a thread
+		}
+		return "process_spawn"
+	case probeKindKIND_CONNECT:
+		if !e.addr().IsValid() && e.header.Ret >= 0 {
+			return "" // to AF_UNSPEC: it dissolves a connection
+		}
+		return "connect"
+	case probeKindKIND_BIND:
+		return "bind"
+	case probeKindKIND_LISTEN:
+		return "listen"
+	case probeKindKIND_OPEN:
+		return "file_open"
+	case probeKindKIND_DELETE:
+		return "file_delete"
+	case probeKindKIND_MKDIR:
+		return "file_mkdir"
+	case probeKindKIND_RENAME:
+		return "file_rename"
+	case probeKindKIND_SYMLINK:
+		return "file_symlink"
+	case probeKindKIND_LINK:
+		return "file_link"
+	case probeKindKIND_CHMOD:
+		return "chmod"
+	case probeKindKIND_PTRACE:
+		return "ptrace"
+	}
+	return "unknown_" + strconv.Itoa(int(e.header.Kind))
+}
+
+// append writes the event's own fields. What each of them means, and whether the
+// kernel or the caller says so, is in the README.
+func (e *kernelEvent) append(l *line) {
+	h := &e.header
+	l.int("pid", int64(h.Pid))
+	l.text("comm", cString(h.Comm[:]))
+	switch e.kind() {
+	case probeKindKIND_EXEC:
+		e.appendExec(l)
+		return
+	case probeKindKIND_SPAWN:
+		if h.Ret >= 0 {
+			l.int("child_pid", int64(h.Value[0]))
+		}
+	case probeKindKIND_EXEC_FAILED, probeKindKIND_DELETE, probeKindKIND_MKDIR:
+		e.appendPath(l)
+	case probeKindKIND_OPEN:
+		e.appendPath(l)
+		l.str("flags", openFlags(h.Value[0]))
+	case probeKindKIND_CHMOD:
+		e.appendPath(l)
+		l.str("mode", strconv.FormatUint(h.Value[0]&0o7777, 8))
+	case probeKindKIND_RENAME, probeKindKIND_LINK:
+		e.path = e.join(e.path[:0], probeTagTAG_NAME2)
+		l.text("path", e.path)
+		e.other = e.join(e.other[:0], probeTagTAG_NAME)
+		l.text("old_path", e.other)
+		e.appendRequested(l, "requested", probeTagTAG_NAME2, e.path)
+		e.appendRequested(l, "old_requested", probeTagTAG_NAME, e.other)
+	case probeKindKIND_SYMLINK:
+		e.appendPath(l)
+		l.text("target", e.sections[probeTagTAG_NAME2].data)
+	case probeKindKIND_CONNECT:
+		e.appendAddr(l)
+	case probeKindKIND_BIND:
+		e.appendAddr(l)
+		l.int("fd", int64(int32(h.Value[1])))
+	case probeKindKIND_LISTEN:
+		e.appendAddr(l)
+		l.int("fd", int64(int32(h.Value[1])))
+		l.int("backlog", int64(int32(h.Value[2])))
+	case probeKindKIND_PTRACE:
+		l.int("request", int64(h.Value[0]))
+		if name, ok := ptraceRequests[h.Value[0]]; ok {
+			l.str("request_name", name)
+		}
+		l.int("target_pid", int64(int32(h.Value[1])))
+	}
+	if h.Ret < 0 && h.Ret > -4096 {
+		l.str("errno", errnoName(h.Ret))
+	}
+	for _, s := range e.sections {
+		if s.flags&probeSectionFlagSECTION_CUT != 0 {
+			l.bool("truncated", true)
+			break
+		}
+	}
+}
+
+// errnoName names the error in a negative result. The kernel's private
+// ERESTART… codes stand for a call that a signal has interrupted; whether it is
+// started again, as a call of its own, is decided after its exit.
+func errnoName(ret int64) string {
+	switch -ret {
+	case 512, 513, 514, 516: // include/linux/errno.h
+		return "EINTR"
+	}
+	if name := unix.ErrnoName(syscall.Errno(-ret)); name != "" {
+		return name
+	}
+	return strconv.FormatInt(-ret, 10)
+}
+
+// ptraceRequests names the requests with which one process gets hold of another.
+var ptraceRequests = map[uint64]string{
+	unix.PTRACE_TRACEME:  "PTRACE_TRACEME",
+	unix.PTRACE_ATTACH:   "PTRACE_ATTACH",
+	unix.PTRACE_SEIZE:    "PTRACE_SEIZE",
+	unix.PTRACE_POKETEXT: "PTRACE_POKETEXT",
+	unix.PTRACE_POKEDATA: "PTRACE_POKEDATA",
+}
+
+// appendPath writes the path of the one file that the event is about: the
+// kernel's, if there is one, else the caller's name joined to where it starts.
+func (e *kernelEvent) appendPath(l *line) {
+	if s := &e.sections[probeTagTAG_PATH]; s.set {
+		e.path = appendNames(e.path[:0], s.data)
+	} else {
+		e.path = e.join(e.path[:0], probeTagTAG_NAME)
+	}
+	l.text("path", e.path)
+	e.appendRequested(l, "requested", probeTagTAG_NAME, e.path)
+}
+
+// appendRequested writes the caller's spelling where it differs from the path.
+func (e *kernelEvent) appendRequested(l *line, key string, tag probeTag, path []byte) {
+	if s := &e.sections[tag]; s.set && s.flags&probeSectionFlagSECTION_UNREADABLE == 0 && !bytes.Equal(s.data, path) {
+		l.text(key, s.data)
+	}
+}
+
+// join appends the name in the section tag, made absolute with the directory in
+// the section after it. It drops what cannot matter ("." and doubled slashes) and
+// keeps "..", since what comes before it may be a symbolic link.
+func (e *kernelEvent) join(buf []byte, tag probeTag) []byte {
+	name, dir := &e.sections[tag], &e.sections[tag+1]
+	if !name.set || !dir.set {
+		return append(buf, name.data...)
+	}
+	if len(dir.data) > 0 {
+		buf = appendNames(buf, dir.data)
+	}
+	for rest := name.data; len(rest) > 0; {
+		var part []byte
+		part, rest, _ = bytes.Cut(rest, []byte{'/'})
+		if len(part) > 0 && !bytes.Equal(part, []byte{'.'}) {
+			buf = append(append(buf, '/'), part...)
+		}
+	}
+	if len(buf) == 0 {
+		buf = append(buf, '/')
+	}
+	return buf
+}
+
+// appendNames appends the path whose names data holds from the last to the first,
+// each with a NUL behind it.
+func appendNames(buf, data []byte) []byte {
+	if len(data) == 0 {
+		return append(buf, '/')
+	}
+	for len(data) > 0 {
+		data = bytes.TrimSuffix(data, []byte{0})
+		i := bytes.LastIndexByte(data, 0) + 1
+		buf = append(append(buf, '/'), data[i:]...)
+		data = data[:i]
+	}
+	return buf
+}
+
+func (e *kernelEvent) appendExec(l *line) {
+	h, args := &e.header, &e.sections[probeTagTAG_ARGV]
+	name := e.sections[probeTagTAG_NAME].data
+	script := h.Flags&uint16(probeEventFlagEVENT_SCRIPT) != 0
+	e.other = appendNames(e.other[:0], e.sections[probeTagTAG_PATH].data) // exe
+
+	if !script && bytes.HasPrefix(name, []byte("/dev/fd/")) {
+		e.path = append(e.path[:0], e.other...) // fexecve has no name to give
+	} else {
+		e.path = e.join(e.path[:0], probeTagTAG_NAME)
+	}
+
+	e.argv = splitStrings(e.argv[:0], args.data)
+	var argv0 []byte
+	if script {
+		// The kernel has put the interpreter, its argument and the script's name in
+		// the place of the caller's argv[0], once for each interpreter.
+		for i, arg := range e.argv {
+			if bytes.Equal(arg, name) {
+				e.argv = append(e.argv[:0], e.argv[i:]...)
+				break
+			}
+		}
+	} else if len(e.argv) > 0 {
+		argv0 = e.argv[0]
+	}
+	if len(e.argv) == 0 {
+		e.argv = append(e.argv, nil)
+	}
+	e.argv[0] = e.path
+
+	l.texts("argv", e.argv)
+	l.text("exe", e.other)
+	l.text("path", e.path)
+	if argv0 != nil && !bytes.Equal(argv0, e.path) {
+		l.text("argv0", argv0)
+	}
+	e.appendRequested(l, "requested", probeTagTAG_NAME, e.path)
+	if h.Flags&uint16(probeEventFlagEVENT_FILELESS) != 0 {
+		l.bool("fileless", true)
+	}
+	l.int("ppid", int64(h.Value[1]))
+	if args.flags != 0 {
+		l.bool("truncated", true)
+		l.int("argc", int64(h.Value[0]))
+	}
+}
+
+// splitStrings appends the strings in data, each with a NUL behind it but for a
+// last one that was cut.
+func splitStrings(list [][]byte, data []byte) [][]byte {
+	for len(data) > 0 {
+		var s []byte
+		s, data, _ = bytes.Cut(data, []byte{0})
+		list = append(list, s)
+	}
+	return list
+}
+
+// appendAddr writes the protocol of the event's socket and its address, if it has
+// one.
+func (e *kernelEvent) appendAddr(l *line) {
+	if v := e.header.Value[0]; v != 0 {
+		l.str("proto", protocolName(uint16(v)))
+	}
+	if addr := e.addr(); addr.IsValid() {
+		l.str("dst", addr.String())
+	}
+}
+
+// addr decodes the event's struct sockaddr. An IPv4 address in IPv6 clothes is
+// shown as what goes over the wire.
+func (e *kernelEvent) addr() netip.AddrPort {
+	data := e.sections[probeTagTAG_ADDR].data
+	if len(data) < 2 {
+		return netip.AddrPort{}
+	}
+	switch family := binary.NativeEndian.Uint16(data); {
+	case family == unix.AF_INET && len(data) >= 8:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(data[4:])), binary.BigEndian.Uint16(data[2:]))
+	case family == unix.AF_INET6 && len(data) >= 24:
+		return netip.AddrPortFrom(netip.AddrFrom16([16]byte(data[8:])).Unmap(), binary.BigEndian.Uint16(data[2:]))
+	}
+	return netip.AddrPort{}
+}
+
+// protocolName names an IP protocol as getprotobynumber(3) does.
+func protocolName(number uint16) string {
+	switch number {
+	case unix.IPPROTO_TCP:
+		return "tcp"
+	case unix.IPPROTO_UDP:
+		return "udp"
+	case unix.IPPROTO_ICMP:
+		return "icmp"
+	case unix.IPPROTO_ICMPV6:
+		return "icmpv6"
+	case unix.IPPROTO_SCTP:
+		return "sctp"
+	case unix.IPPROTO_UDPLITE:
+		return "udplite"
+	case unix.IPPROTO_MPTCP:
+		return "mptcp"
+	case unix.IPPROTO_RAW:
+		return "raw"
+	}
+	return "ip-" + strconv.Itoa(int(number))
+}
+
+// openFlags spells the flags of open(2), access mode first.
+func openFlags(flags uint64) string {
+	var buf [128]byte
+	s := append(buf[:0], [...]string{"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"}[flags&unix.O_ACCMODE]...)
+	flags &^= unix.O_ACCMODE | largeFile
+	for _, f := range openFlagNames {
+		if flags&f.bits == f.bits {
+			s = append(append(s, '|'), f.name...)
+			flags &^= f.bits
+		}
+	}
+	if flags != 0 {
+		s = strconv.AppendUint(append(s, "|0x"...), flags, 16)
+	}
+	return string(s)
+}
+
+// openFlagNames has flags that contain another one before it.
+var openFlagNames = []struct {
+	bits uint64
+	name string
+}{
+	{unix.O_CREAT, "O_CREAT"},
+	{unix.O_EXCL, "O_EXCL"},
+	{unix.O_TRUNC, "O_TRUNC"},
+	{unix.O_APPEND, "O_APPEND"},
+	{unix.O_TMPFILE, "O_TMPFILE"},
+	{unix.O_DIRECTORY, "O_DIRECTORY"},
+	{unix.O_NOFOLLOW, "O_NOFOLLOW"},
+	{unix.O_PATH, "O_PATH"},
+	{unix.O_CLOEXEC, "O_CLOEXEC"},
+	{unix.O_NONBLOCK, "O_NONBLOCK"},
+	{unix.O_SYNC, "O_SYNC"},
+	{unix.O_DSYNC, "O_DSYNC"},
+	{unix.O_ASYNC, "O_ASYNC"},
+	{unix.O_DIRECT, "O_DIRECT"},
+	{unix.O_NOATIME, "O_NOATIME"},
+	{unix.O_NOCTTY, "O_NOCTTY"},
+}
+
+// cString returns what comes before the first NUL.
+func cString(b []byte) []byte {
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		return b[:i]
+	}
+	return b
+}

@@ -1,0 +1,35 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// endSignals end a session as a shutdown line does.
+var endSignals = []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP}
+
+// brokenPipe is what the runtime would die of when the reader has gone.
+var brokenPipe = []os.Signal{unix.SIGPIPE}
+
+// waitReaderGone waits until nobody can read what is written to f any more, also
+// while nothing is, and returns an error that says so. For what has no reader, as
+// a regular file, it waits for ever.
+func waitReaderGone(f *os.File) error {
+	fds := []unix.PollFd{{Fd: int32(f.Fd())}}
+	for {
+		n, err := unix.Poll(fds, -1)
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
+			continue
+		}
+		if err != nil {
+			return os.NewSyscallError("poll standard output", err)
+		}
+		if n > 0 {
+			return errors.New("the reader of standard output has gone")
+		}
+	}
+}

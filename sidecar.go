@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// stopTimeout is how long a session may take to write what is left after it was
+// told to end. Clients give it one second.
+const stopTimeout = 800 * time.Millisecond
+
+// A session joins a backend to a client: control lines become marks, records
+// become lines.
+type session struct {
+	backend backend
+	attr    *attribution
+	grace   time.Duration
+	out     *bufio.Writer
+	line    line
+
+	lines chan controlLine // from the client
+	due   chan control     // ends whose grace is over
+	quit  chan error       // from outside: a signal, or the client's end of the output
+}
+
+// A controlLine is what came of one read of the control side.
+type controlLine struct {
+	control control
+	fatal   bool
+	err     error
+}
+
+func newSession(b backend, stdin io.Reader, stdout io.Writer, grace time.Duration) *session {
+	s := &session{
+		backend: b,
+		attr:    newAttribution(),
+		grace:   grace,
+		out:     bufio.NewWriterSize(stdout, 64<<10),
+		lines:   make(chan controlLine),
+		due:     make(chan control),
+		quit:    make(chan error, 4),
+	}
+	go func() {
+		r := newControlReader(stdin)
+		for {
+			ctl, fatal, err := r.next()
+			s.lines <- controlLine{ctl, fatal, err}
+			if fatal {
+				return
+			}
+		}
+	}()
+	return s
+}
+
+// run serves the client until it shuts down, its input ends, quit says so or the
+// output fails, which is the error that it returns. What was in the backend by
+// then is written out, if the client takes it in time. It does not close the
+// backend.
+func (s *session) run() error {
+	if err := s.ready(); err != nil {
+		return err
+	}
+	stopping := make(chan struct{})
+	failed := make(chan error, 1)
+	go func() {
+		err := s.controlLoop()
+		close(stopping)
+		if err == nil {
+			err = s.backend.mark(&mark{op: markNote, window: s.attr.current(), stop: true})
+		}
+		if err != nil {
+			failed <- err
+		}
+	}()
+	done := make(chan error, 1)
+	go func() { done <- s.stream() }()
+	var timeout <-chan time.Time
+	for {
+		select {
+		case err := <-done:
+			return err
+		case err := <-failed:
+			return err
+		case <-stopping:
+			stopping, timeout = nil, time.After(stopTimeout)
+		case <-timeout:
+			return fmt.Errorf("the client did not take the rest of the output within %v", stopTimeout)
+		}
+	}
+}
+
+// controlLoop turns control lines into marks until the session is to end. Its
+// error is one that keeps the last mark from being made.
+func (s *session) controlLoop() error {
+	pending := map[string]*time.Timer{} // ends in their grace, by call id
+	defer func() {
+		for _, t := range pending {
+			t.Stop()
+		}
+	}()
+	for {
+		var err error
+		select {
+		case err := <-s.quit:
+			return err
+		case ctl := <-s.due:
+			delete(pending, ctl.callID)
+			err = s.end(ctl)
+		case in := <-s.lines:
+			switch {
+			case in.err == io.EOF:
+				return s.endAll(pending)
+			case in.fatal:
+				return in.err
+			case in.err != nil:
+				err = s.note(status{message: "parse_error", err: in.err.Error()})
+			default:
+				var stop bool
+				if stop, err = s.obey(in.control, pending); stop {
+					return s.endAll(pending)
+				}
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// endAll ends the calls that are in their grace: it is over when the session is.
+func (s *session) endAll(pending map[string]*time.Timer) error {
+	for id := range pending {
+		if err := s.end(control{callID: id}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) obey(ctl control, pending map[string]*time.Timer) (stop bool, err error) {
+	switch ctl.op {
+	case controlShutdown:
+		return true, nil
+	case controlScope:
+		return false, s.scope(ctl)
+	case controlBegin:
+		// The same id again: the call that it names so far ends here.
+		if t := pending[ctl.callID]; t != nil {
+			t.Stop()
+			delete(pending, ctl.callID)
+			if err := s.end(ctl); err != nil {
+				return false, err
+			}
+		}
+		return false, s.begin(ctl)
+	}
+	if s.grace == 0 || pending[ctl.callID] != nil {
+		return false, s.end(ctl)
+	}
+	pending[ctl.callID] = time.AfterFunc(s.grace, func() {
+		select {
+		case s.due <- ctl:
+		case <-time.After(stopTimeout): // the session is over
+		}
+	})
+	return false, nil
+}
+
+func (s *session) scope(ctl control) error {
+	st := status{message: "scope", scope: true, pgid: ctl.pgid, generation: ctl.generation}
+	n, err := s.backend.scope(ctl.pgid)
+	if err != nil {
+		return err
+	}
+	if st.processes = n; n == 0 {
+		st.err = "no such process group; nothing is watched until another scope is set"
+	}
+	return s.backend.mark(&mark{op: markScope, window: s.attr.scope(), status: st})
+}
+
+func (s *session) begin(ctl control) error {
+	_, replaced, window := s.attr.begin(ctl.callID, ctl.tool)
+	return s.backend.mark(&mark{
+		op: markBegin, window: window, closes: replaced,
+		status: status{message: "begin", callID: ctl.callID, tool: ctl.tool},
+	})
+}
+
+func (s *session) end(ctl control) error {
+	st := status{message: "end", callID: ctl.callID}
+	call, window := s.attr.end(ctl.callID)
+	if call == nil {
+		st.err = "end without begin"
+		return s.note(st)
+	}
+	st.tool = call.tool
+	return s.backend.mark(&mark{op: markEnd, window: window, closes: call, status: st})
+}
+
+// note sends a status on its way that changes no window.
+func (s *session) note(st status) error {
+	return s.backend.mark(&mark{op: markNote, window: s.attr.current(), status: st})
+}
+
+// ready tells the client that everything from here on is seen.
+func (s *session) ready() error {
+	s.line.begin("status")
+	s.line.str("message", "ready")
+	s.line.str("backend", s.backend.name())
+	s.line.int("grace_ms", s.grace.Milliseconds())
+	s.line.str("bucket", "startup")
+	s.line.str("version", version)
+	s.line.int("ts_ns", time.Now().UnixNano())
+	if err := s.write(); err != nil {
+		return err
+	}
+	return s.flush()
+}
+
+// stream writes records as lines until the last mark or an error.
+func (s *session) stream() error {
+	var r record
+	for {
+		if err := s.backend.next(&r); errors.Is(err, io.EOF) {
+			return s.flush()
+		} else if err != nil {
+			return err
+		}
+		var err error
+		if r.mark == nil {
+			err = s.writeEvent(&r)
+		} else {
+			err = s.apply(&r)
+		}
+		if err == nil && !r.more {
+			// The reader has caught up: whoever waits for a line gets it now.
+			if err = s.writeLosses(r.tsNS); err == nil {
+				err = s.flush()
+			}
+		}
+		if err != nil || r.mark != nil && r.mark.stop {
+			return errors.Join(err, s.flush())
+		}
+	}
+}
+
+func (s *session) writeEvent(r *record) error {
+	typ := r.event.typ()
+	if typ == "" {
+		return nil
+	}
+	v := s.attr.attribute(r.window, r.origin)
+	s.line.begin(typ)
+	if bucket, callID := r.event.overrides(); bucket != nil || callID != nil {
+		v.override(bucket, callID)
+	}
+	v.append(&s.line)
+	s.line.int("ts_ns", r.tsNS)
+	r.event.append(&s.line)
+	return s.write()
+}
+
+// apply writes what a mark stands for. Losses come first: what went missing in a
+// call is said before the call ends.
+func (s *session) apply(r *record) error {
+	m := r.mark
+	if err := s.writeLosses(r.tsNS); err != nil {
+		return err
+	}
+	if m.op == markBegin {
+		s.attr.close(m.closes)
+	}
+	if m.status.message != "" {
+		s.line.begin("status")
+		m.status.append(&s.line, s.attr.idle(m.window), r.tsNS)
+		if err := s.write(); err != nil {
+			return err
+		}
+	}
+	if m.op == markEnd {
+		s.attr.close(m.closes)
+	}
+	return nil
+}
+
+// writeLosses writes a drop line for each window and reason.
+func (s *session) writeLosses(tsNS int64) (err error) {
+	s.backend.losses(func(window uint64, reason string, count uint64) {
+		v := s.attr.attribute(window, 0)
+		s.line.begin("drop")
+		v.append(&s.line)
+		s.line.int("count", int64(count))
+		s.line.str("reason", reason)
+		s.line.int("ts_ns", tsNS)
+		err = errors.Join(err, s.write())
+	})
+	return err
+}
+
+func (s *session) write() error {
+	if _, err := s.out.Write(s.line.end()); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	return nil
+}
+
+func (s *session) flush() error {
+	if err := s.out.Flush(); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	return nil
+}
