@@ -76,9 +76,6 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 	if err := b.load(ringSize); err != nil {
 		return nil, err
 	}
-	if b.ring, err = ringbuf.NewReader(b.objs.Events); err != nil {
-		return nil, fmt.Errorf("open ring buffer: %w", err)
-	}
 	if _, err := b.objs.Introduce.Run(&ebpf.RunOptions{}); err != nil {
 		return nil, fmt.Errorf("run introduce: %w", err)
 	}
@@ -107,7 +104,15 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 	return b, nil
 }
 
+// load loads the programs. Decoding the kernel's types and clearing the pages of
+// the ring take most of its time, and do not need each other.
 func (b *ebpfBackend) load(ringSize int) error {
+	types := btf.NewCache()
+	decoded := make(chan struct{})
+	go func() {
+		defer close(decoded)
+		types.Kernel() // if it fails, it fails again for who needs it
+	}()
 	spec, err := loadProbe()
 	if err != nil {
 		return err
@@ -124,9 +129,22 @@ func (b *ebpfBackend) load(ringSize int) error {
 			return err
 		}
 	}
-	spec.Maps[probeMapEvents].MaxEntries = uint32(ringSize)
 	spec.Maps[probeMapScratches].MaxEntries *= uint32(ebpf.MustPossibleCPU())
-	if err := spec.LoadAndAssign(&b.objs, nil); err != nil {
+	spec.Maps[probeMapEvents].MaxEntries = uint32(ringSize)
+	events, err := ebpf.NewMap(spec.Maps[probeMapEvents])
+	if err != nil {
+		return fmt.Errorf("create ring buffer: %w", err)
+	}
+	defer events.Close()
+	if b.ring, err = ringbuf.NewReader(events); err != nil {
+		return fmt.Errorf("open ring buffer: %w", err)
+	}
+	<-decoded
+	err = spec.LoadAndAssign(&b.objs, &ebpf.CollectionOptions{
+		Cache:           types,
+		MapReplacements: map[string]*ebpf.Map{probeMapEvents: events},
+	})
+	if err != nil {
 		return fmt.Errorf("load probe: %w", err)
 	}
 	return nil

@@ -121,8 +121,6 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	defer b.Close()
-	debug.FreeOSMemory() // loading takes several times what running does
-
 	s := newSession(b, stdin, stdout, time.Duration(*graceMS)*time.Millisecond)
 	// Without this a closed output would be a signal, and what was gathered lost.
 	signal.Ignore(brokenPipe...)
@@ -137,6 +135,7 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 	if f, ok := stdout.(*os.File); ok {
 		go func() { s.quit <- waitReaderGone(f) }()
 	}
+	go debug.FreeOSMemory() // loading took several times what running does
 	return s.run()
 }
 

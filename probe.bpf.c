@@ -20,12 +20,14 @@
 #define SYSCALLS 512 /* numbers per ABI; the highest in use is below 480 */
 #define ARGS 8	     /* six of the system call, and two constants: see enum arg */
 #define PATH_LEN 4096
-#define NAME_LEN 256   /* NAME_MAX and a NUL */
-#define ARGV_LEN 16384 /* bytes of arguments that an exec record holds */
-#define PATH_STEPS 256 /* directories and mounts from a file to the root */
-#define TAIL_LEN 32768 /* a power of two: offsets are masked with it */
+#define NAME_LEN 256	  /* NAME_MAX and a NUL */
+#define ARGV_LEN 16384	  /* bytes of arguments that an exec record holds */
+#define PATH_STEPS 4096	  /* directories and mounts from a file to the root */
+#define PATH_STEPS_OLD 64 /* where there is no bpf_loop */
+#define TAIL_LEN 32768	  /* a power of two: offsets are masked with it */
 #define LOSS_SLOTS 2048
-#define SENDMMSG_MAX 1024 /* UIO_MAXIOV: sendmmsg(2) sends no more at once */
+#define SENDMMSG_MAX 1024   /* UIO_MAXIOV: sendmmsg(2) sends no more at once */
+#define SENDMMSG_MAX_OLD 64 /* where there is no bpf_loop */
 
 #define AF_INET 2
 #define AF_INET6 10
@@ -455,6 +457,54 @@ static __always_inline u32 section_end(struct scratch *s, u32 off, u32 len, u8 t
 	return (off + sizeof(struct section) + len + 3) & ~3;
 }
 
+/* A walk from a file up to the root, and where its next name goes. */
+struct walk {
+	struct scratch *s;
+	struct dentry *dentry;
+	struct dentry *mnt_root; /* of mnt */
+	struct mount *mnt;
+	u32 at;
+	u32 end; /* of the section */
+	u8 flags;
+};
+
+/*
+ * Takes one step, to the parent directory or mount; returns whether it was the last.
+ * Pointers are copied out of w, or CO-RE would look for struct walk in the kernel.
+ */
+static long walk_step(u32 step, struct walk *w)
+{
+	struct dentry *dentry = w->dentry, *parent;
+	struct mount *mnt = w->mnt, *mnt_parent;
+	long n;
+
+	if (dentry == w->mnt_root) {
+		mnt_parent = BPF_CORE_READ(mnt, mnt_parent);
+		if (mnt_parent == mnt || !mnt_parent) {
+			w->flags = 0;
+			return 1;
+		}
+		w->dentry = BPF_CORE_READ(mnt, mnt_mountpoint);
+		w->mnt = mnt_parent;
+		w->mnt_root = BPF_CORE_READ(mnt_parent, mnt.mnt_root);
+		return 0;
+	}
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (parent == dentry || !parent) {
+		w->flags = 0; /* a file system that is not mounted, as a memfd's */
+		return 1;
+	}
+	n = bpf_probe_read_kernel_str(tail_at(w->s, w->at), NAME_LEN,
+				      BPF_CORE_READ(dentry, d_name.name));
+	if (n <= 0) {
+		w->flags = SECTION_UNREADABLE;
+		return 1;
+	}
+	w->at += n;
+	w->dentry = parent;
+	return w->at > w->end;
+}
+
 /*
  * Appends the names from dentry up to the root of its mount namespace. The walk
  * goes from mount to mount as d_path does, but does not stop at the root of a
@@ -462,50 +512,31 @@ static __always_inline u32 section_end(struct scratch *s, u32 off, u32 len, u8 t
  */
 __noinline u32 put_path(struct scratch *s, u32 off, u64 dentry_address, u64 mnt_address, u32 tag)
 {
-	struct dentry *dentry = (struct dentry *)dentry_address, *parent, *mnt_root;
-	struct mount *mnt, *mnt_parent;
-	u32 at = off + sizeof(struct section), end = at + PATH_LEN;
-	u8 flags = SECTION_CUT;
+	struct walk w = {
+	    .s = s,
+	    .dentry = (struct dentry *)dentry_address,
+	    .at = off + sizeof(struct section),
+	    .end = off + PATH_LEN,
+	    .flags = SECTION_CUT,
+	};
+	struct mount *mnt;
 
 	if (!s)
 		return off;
-	if (!dentry || !mnt_address)
+	if (!dentry_address || !mnt_address)
 		return section_end(s, off, 0, tag, SECTION_UNREADABLE);
 	mnt = (struct mount *)(mnt_address - bpf_core_field_offset(struct mount, mnt));
-	mnt_root = BPF_CORE_READ(mnt, mnt.mnt_root);
-	for (int i = 0; i < PATH_STEPS; i++) {
-		struct qstr name;
-		long n;
-
-		if (dentry == mnt_root) {
-			mnt_parent = BPF_CORE_READ(mnt, mnt_parent);
-			if (mnt_parent == mnt || !mnt_parent) {
-				flags = 0;
+	w.mnt = mnt;
+	w.mnt_root = BPF_CORE_READ(mnt, mnt.mnt_root);
+	/* bpf_loop came with 5.17; the verifier walks a plain loop step by step. */
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop(PATH_STEPS, walk_step, &w, 0);
+	} else {
+		for (u32 i = 0; i < PATH_STEPS_OLD; i++)
+			if (walk_step(i, &w))
 				break;
-			}
-			dentry = BPF_CORE_READ(mnt, mnt_mountpoint);
-			mnt = mnt_parent;
-			mnt_root = BPF_CORE_READ(mnt, mnt.mnt_root);
-			continue;
-		}
-		parent = BPF_CORE_READ(dentry, d_parent);
-		if (parent == dentry || !parent) {
-			flags = 0;
-			break;
-		}
-		bpf_core_read(&name.name, sizeof(name.name), &dentry->d_name.name);
-		n = bpf_probe_read_kernel_str(tail_at(s, at), NAME_LEN, name.name);
-		if (n <= 0) {
-			flags = SECTION_UNREADABLE;
-			break;
-		}
-		at += n;
-		asm volatile("%0 &= 0x7fff" : "+r"(at)); /* or every step has states of its own */
-		if (at > end)
-			break;
-		dentry = parent;
 	}
-	return section_end(s, off, at - off - sizeof(struct section), tag, flags);
+	return section_end(s, off, w.at - off - sizeof(struct section), tag, w.flags);
 }
 
 static __always_inline u32 put_file(struct scratch *s, u32 off, struct file *file, u32 tag)
@@ -529,25 +560,31 @@ __noinline u32 put_string(struct scratch *s, u32 off, u64 address, u32 tag)
 }
 
 /*
- * Appends a name of the caller's and, under the next tag, the directory that it
- * starts from: for an absolute one the process's own root, which is not the
- * namespace's in a chroot.
+ * Appends the directory that a name with that first character starts from: for an
+ * absolute one the process's own root, which is not the namespace's in a chroot.
  */
-__noinline u32 put_name(struct scratch *s, u32 off, s32 dirfd, u64 address, u32 tag)
+static __always_inline u32 put_start(struct scratch *s, u32 off, u8 first, s32 dirfd, u32 tag)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (first == '/')
+		return put_path(s, off, (u64)BPF_CORE_READ(task, fs, root.dentry),
+				(u64)BPF_CORE_READ(task, fs, root.mnt), tag);
+	if (dirfd == AT_FDCWD)
+		return put_path(s, off, (u64)BPF_CORE_READ(task, fs, pwd.dentry),
+				(u64)BPF_CORE_READ(task, fs, pwd.mnt), tag);
+	return put_file(s, off, file_of(dirfd), tag);
+}
+
+/* Appends a name of the caller's and, under the next tag, where it starts. */
+__noinline u32 put_name(struct scratch *s, u32 off, s32 dirfd, u64 address, u32 tag)
+{
 	u32 next;
 
 	if (!s)
 		return off;
-	next = put_string(s, off, address, tag++);
-	if (*tail_at(s, off + sizeof(struct section)) == '/')
-		return put_path(s, next, (u64)BPF_CORE_READ(task, fs, root.dentry),
-				(u64)BPF_CORE_READ(task, fs, root.mnt), tag);
-	if (dirfd == AT_FDCWD)
-		return put_path(s, next, (u64)BPF_CORE_READ(task, fs, pwd.dentry),
-				(u64)BPF_CORE_READ(task, fs, pwd.mnt), tag);
-	return put_file(s, next, file_of(dirfd), tag);
+	next = put_string(s, off, address, tag);
+	return put_start(s, next, *tail_at(s, off + sizeof(struct section)), dirfd, tag + 1);
 }
 
 /* ---- addresses ---- */
@@ -632,22 +669,44 @@ static __always_inline bool sends_to_address(struct sock *sk, u64 flags)
 								    : flags & MSG_FASTOPEN;
 }
 
-/* Sends the record of one message; a struct user_msghdr starts with the address. */
-__noinline int emit_message(struct scratch *s, u64 msghdr_address)
+/* The messages of a sendmmsg, of which the first sent ones have left. */
+struct messages {
+	struct scratch *s;
+	u64 address;
+	u32 sent;
+};
+
+/* Sends the record of a message; a struct mmsghdr starts with the address that it is for. */
+static long emit_message(u32 i, struct messages *m)
 {
 	struct {
 		u64 name;
 		s32 namelen;
 	} msg = {};
-	u32 off;
+
+	if (i && i >= m->sent)
+		return 1; /* the first one is of interest even if it failed */
+	bpf_probe_read_user(&msg, 12, (void *)(m->address + i * 64));
+	if (msg.name && msg.namelen > 0)
+		event_end(m->s, put_user_addr(m->s, 0, msg.name, msg.namelen));
+	return 0;
+}
+
+__noinline int emit_messages(struct scratch *s, u64 address, u32 sent)
+{
+	struct messages m = {.s = s, .address = address, .sent = sent};
 
 	if (!s)
 		return 0;
-	bpf_probe_read_user(&msg, 12, (void *)msghdr_address);
-	if (!msg.name || msg.namelen <= 0)
-		return 0;
-	off = put_user_addr(s, 0, msg.name, msg.namelen);
-	event_end(s, off);
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop(SENDMMSG_MAX, emit_message, &m, 0);
+	} else {
+		for (u32 i = 0; i < SENDMMSG_MAX_OLD; i++)
+			if (emit_message(i, &m))
+				return 0;
+		for (u32 i = SENDMMSG_MAX_OLD; i < SENDMMSG_MAX && i < sent; i++)
+			count_loss(s->event.window, LOSS_SKIPPED);
+	}
 	return 0;
 }
 
@@ -716,16 +775,12 @@ static __always_inline void emit_inet(struct scratch *s, struct task *t, long re
 		break;
 	case HOW_SENDMSG:
 		if (!t->dialed && sends_to_address(sk, arg(t, 2)))
-			emit_message(s, arg(t, 1));
+			emit_messages(s, arg(t, 1), 1);
 		return;
 	case HOW_SENDMMSG:
 		if (t->dialed || !sends_to_address(sk, arg(t, 3)))
 			return;
-		for (u32 i = 0; i < SENDMMSG_MAX; i++) {
-			if (i && (long)i >= ret)
-				break;
-			emit_message(s, arg(t, 1) + i * 64); /* sizeof(struct mmsghdr) */
-		}
+		emit_messages(s, arg(t, 1), ret > 0 ? ret : 0);
 		return;
 	}
 	event_end(s, off);
@@ -820,18 +875,19 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	struct scratch *s;
 	u64 window;
 
-	if (in_scope(t)) {
+	if (!t)
+		return 0;
+	if (t->watched) {
+		/* Before a scope is set: what the sidecar's parent starts, its threads aside. */
+		if (READ_ONCE(current_generation) != 1)
+			return 0;
+		generation = process ? 1 : 0;
+		window = READ_ONCE(current_window);
+	} else {
+		if (!in_scope(t))
+			return 0;
 		generation = t->generation;
 		window = t->call.kind ? t->window : READ_ONCE(current_window);
-	} else {
-		/* Before a scope is set: what the sidecar's parent starts. */
-		if (!process || READ_ONCE(current_generation) != 1)
-			return 0;
-		t = bpf_task_storage_get(&tasks, parent->group_leader, 0, 0);
-		if (!t || !t->watched)
-			return 0;
-		generation = 1;
-		window = READ_ONCE(current_window);
 	}
 	/* The child does not run before this returns, so it is in scope from its first step. */
 	new = bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
@@ -844,6 +900,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		if (process && !new->origin && (window & WINDOW_IN_CALL))
 			new->origin = window;
 		new->generation = generation;
+		new->watched = t->watched && !process;
 	}
 	if (!process || t->watched)
 		return 0;
@@ -863,8 +920,8 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 	u64 start, len;
 	struct scratch *s;
 	const char *name;
+	u32 off = 0, name_off;
 	u8 flags = 0;
-	u32 off = 0;
 	long n;
 
 	if (!in_scope(t))
@@ -885,10 +942,10 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 		s->event.flags |= EVENT_FILELESS;
 	off = put_file(s, off, BPF_CORE_READ(bprm, file), TAG_PATH);
 
+	name_off = off;
 	n = bpf_probe_read_kernel_str(tail_at(s, off + sizeof(struct section)), PATH_LEN, name);
 	off = section_end(s, off, n > 0 ? n - 1 : 0, TAG_NAME, n > 0 ? 0 : SECTION_UNREADABLE);
-	off = put_path(s, off, (u64)BPF_CORE_READ(task, fs, pwd.dentry),
-		       (u64)BPF_CORE_READ(task, fs, pwd.mnt), TAG_DIR);
+	off = put_start(s, off, *tail_at(s, name_off + sizeof(struct section)), AT_FDCWD, TAG_DIR);
 
 	start = BPF_CORE_READ(task, mm, arg_start);
 	len = BPF_CORE_READ(task, mm, arg_end) - start;
@@ -996,7 +1053,7 @@ int take_in(struct bpf_iter__task *ctx)
 	if (!task || (task->flags & PF_KTHREAD) || task->tgid == self_tgid)
 		return 0;
 	if (wanted_generation == 1) {
-		if (task->pid != task->tgid || tgid_of(task) != wanted_pid)
+		if (tgid_of(task) != wanted_pid)
 			return 0;
 		t = bpf_task_storage_get(&tasks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 		if (t)

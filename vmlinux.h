@@ -46,6 +46,11 @@ enum {
 	BPF_RB_AVAIL_DATA = 0,
 };
 
+/* The kernel's helpers, to ask which of them there are. */
+enum bpf_func_id {
+	BPF_FUNC_loop = 181,
+};
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct qstr {
