@@ -11,6 +11,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
@@ -158,7 +159,9 @@ func explainEBPF(err error) error {
 		return fmt.Errorf("the kernel refused the program: %+v", verifier)
 	case errors.Is(err, unix.EPERM):
 		return unavailable{fmt.Errorf("%w; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE", err)}
-	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported):
+	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported),
+		// Linux 5.13 and older just say EINVAL.
+		errors.Is(features.HaveProgramType(ebpf.Syscall), ebpf.ErrNotSupported):
 		return unavailable{fmt.Errorf("%w; it needs Linux 5.15 or later with CONFIG_DEBUG_INFO_BTF", err)}
 	}
 	return err

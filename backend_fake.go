@@ -46,11 +46,11 @@ type scriptField struct {
 }
 
 // newFakeBackend returns a backend that plays a script as the README describes
-// it. An empty script is silent.
+// it. Without one (nil) it is silent.
 func newFakeBackend(script []byte) (*fakeBackend, error) {
 	b := new(fakeBackend)
 	b.ready.L = &b.mu
-	if len(script) > 0 {
+	if script != nil {
 		var err error
 		if b.script, err = parseScript(script); err != nil {
 			return nil, err
@@ -67,7 +67,7 @@ func parseScript(script []byte) ([]scriptEntry, error) {
 		Event   map[string]json.RawMessage
 	}
 	var list []entry
-	if script = bytes.TrimSpace(script); script[0] == '[' {
+	if script = bytes.TrimSpace(script); bytes.HasPrefix(script, []byte{'['}) {
 		if err := json.Unmarshal(script, &list); err != nil {
 			return nil, fmt.Errorf("events script: %w", err)
 		}
@@ -77,7 +77,7 @@ func parseScript(script []byte) ([]scriptEntry, error) {
 			return nil, fmt.Errorf("events script: %w", err)
 		}
 		if object.Events == nil {
-			return nil, errors.New(`events script: want {"events":[…]} or [… ]`)
+			return nil, errors.New(`events script: want {"events":[…]} or […]`)
 		}
 		list = *object.Events
 	}

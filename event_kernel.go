@@ -219,6 +219,9 @@ func (e *kernelEvent) appendRequested(l *line, key string, tag probeTag, path []
 // keeps "..", since what comes before it may be a symbolic link.
 func (e *kernelEvent) join(buf []byte, tag probeTag) []byte {
 	name, dir := &e.sections[tag], &e.sections[tag+1]
+	if name.flags&probeSectionFlagSECTION_UNREADABLE != 0 {
+		return buf // the kernel could not read it either, or it was gone since
+	}
 	if !name.set || !dir.set {
 		return append(buf, name.data...)
 	}

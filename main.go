@@ -18,6 +18,9 @@ const version = "0.2.0"
 // minRingSize leaves room for events beside what marks need, in bytes.
 const minRingSize = 1 << 20
 
+// maxGraceMS is an hour; no client waits that long for its acknowledgement.
+const maxGraceMS = 3_600_000
+
 // Exit codes, besides 0.
 const (
 	exitFailure     = 1  // reading or writing failed
@@ -113,8 +116,8 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 		return err
 	case flags.NArg() > 0:
 		return usageError{fmt.Errorf("unknown command %q", flags.Arg(0))}
-	case *graceMS < 0:
-		return usageError{fmt.Errorf("--grace-ms %d: want 0 or more", *graceMS)}
+	case *graceMS < 0 || *graceMS > maxGraceMS:
+		return usageError{fmt.Errorf("--grace-ms %d: want 0 to %d", *graceMS, maxGraceMS)}
 	}
 	b, err := newBackend(*backendName, *eventsFile, int(ring))
 	if err != nil {

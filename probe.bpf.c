@@ -822,8 +822,14 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 	case HOW_CREAT:
 		if (t->call.how == HOW_CREAT)
 			s->event.value[0] = O_CREAT | O_WRONLY | O_TRUNC;
-		if (ret >= 0)
+		if (ret >= 0) {
+			/* The kernel's path says it all; the caller's name is beside it. */
 			off = put_file(s, off, file_of(ret), TAG_PATH);
+			if (t->call.name != ARG_NONE)
+				off = put_string(s, off, arg(t, t->call.name), TAG_NAME);
+			event_end(s, off);
+			return;
+		}
 		break;
 	}
 	if (t->call.name != ARG_NONE)
