@@ -22,8 +22,9 @@ type backend interface {
 	next(r *record) error
 
 	// losses calls report for what went missing since the last call, by the
-	// window in which it began.
-	losses(report func(window uint64, reason string, count uint64))
+	// window in which it began: of windows up to upTo, and of those too old to be
+	// told apart (windowUnknown).
+	losses(upTo uint64, report func(window uint64, reason string, count uint64))
 
 	// close ends next, takes away what is attached and frees the rest.
 	io.Closer

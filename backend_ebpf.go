@@ -290,7 +290,7 @@ var lossReasons = [probeLossLOSSES]string{
 	probeLossLOSS_SKIPPED:   "program_skipped",
 }
 
-func (b *ebpfBackend) losses(report func(window uint64, reason string, count uint64)) {
+func (b *ebpfBackend) losses(upTo uint64, report func(window uint64, reason string, count uint64)) {
 	var total uint64
 	if err := b.objs.LossesTotal.Get(&total); err != nil || total == b.reportedTotal {
 		return
@@ -309,6 +309,9 @@ func (b *ebpfBackend) losses(report func(window uint64, reason string, count uin
 				b.mu.Lock()
 				window = b.windows[slot]
 				b.mu.Unlock()
+				if window > upTo {
+					continue // its begin is still in the ring
+				}
 			}
 			report(window, lossReasons[reason], n-b.reported[slot][reason])
 			b.reportedTotal += n - b.reported[slot][reason]

@@ -194,7 +194,7 @@ func (b *fakeBackend) next(r *record) error {
 	return nil
 }
 
-func (b *fakeBackend) losses(func(window uint64, reason string, count uint64)) {}
+func (b *fakeBackend) losses(uint64, func(window uint64, reason string, count uint64)) {}
 
 func (b *fakeBackend) Close() error {
 	b.mu.Lock()

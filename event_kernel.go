@@ -85,8 +85,8 @@ func (e *kernelEvent) typ() string {
 		}
 		return "process_spawn"
 	case probeKindKIND_CONNECT:
-		if !e.addr().IsValid() && e.header.Ret >= 0 {
-			return "" // to AF_UNSPEC: it dissolves a connection
+		if addr := e.addr().Addr(); e.header.Ret >= 0 && (!addr.IsValid() || addr.IsUnspecified()) {
+			return "" // to AF_UNSPEC, which dissolves a connection: there is no peer
 		}
 		return "connect"
 	case probeKindKIND_BIND:
@@ -179,6 +179,8 @@ func errnoName(ret int64) string {
 	switch -ret {
 	case 512, 513, 514, 516: // include/linux/errno.h
 		return "EINTR"
+	case int64(unix.EOPNOTSUPP): // ErrnoName has it under glibc's other name
+		return "EOPNOTSUPP"
 	}
 	if name := unix.ErrnoName(syscall.Errno(-ret)); name != "" {
 		return name
@@ -199,7 +201,10 @@ var ptraceRequests = map[uint64]string{
 // kernel's, if there is one, else the caller's name joined to where it starts.
 func (e *kernelEvent) appendPath(l *line) {
 	if s := &e.sections[probeTagTAG_PATH]; s.set {
-		e.path = appendNames(e.path[:0], s.data)
+		e.path = e.path[:0]
+		if s.flags&probeSectionFlagSECTION_UNREADABLE == 0 {
+			e.path = appendNames(e.path, s.data)
+		}
 	} else {
 		e.path = e.join(e.path[:0], probeTagTAG_NAME)
 	}
@@ -222,8 +227,8 @@ func (e *kernelEvent) join(buf []byte, tag probeTag) []byte {
 	if name.flags&probeSectionFlagSECTION_UNREADABLE != 0 {
 		return buf // the kernel could not read it either, or it was gone since
 	}
-	if !name.set || !dir.set {
-		return append(buf, name.data...)
+	if !name.set || !dir.set || dir.flags&probeSectionFlagSECTION_UNREADABLE != 0 {
+		return append(buf, name.data...) // from a descriptor that is none
 	}
 	if len(dir.data) > 0 {
 		buf = appendNames(buf, dir.data)

@@ -489,11 +489,6 @@ static long walk_step(u32 step, struct walk *w)
 		w->mnt_root = BPF_CORE_READ(mnt_parent, mnt.mnt_root);
 		return 0;
 	}
-	parent = BPF_CORE_READ(dentry, d_parent);
-	if (parent == dentry || !parent) {
-		w->flags = 0; /* a file system that is not mounted, as a memfd's */
-		return 1;
-	}
 	n = bpf_probe_read_kernel_str(tail_at(w->s, w->at), NAME_LEN,
 				      BPF_CORE_READ(dentry, d_name.name));
 	if (n <= 0) {
@@ -501,6 +496,11 @@ static long walk_step(u32 step, struct walk *w)
 		return 1;
 	}
 	w->at += n;
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (parent == dentry || !parent) {
+		w->flags = 0; /* in no directory: a memfd, a pipe */
+		return 1;
+	}
 	w->dentry = parent;
 	return w->at > w->end;
 }

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -26,7 +28,7 @@ func playPart(part string, args []string) int {
 	case "probe":
 		return run(args, os.Stdin, os.Stdout, os.Stderr)
 	case "actor":
-		return actor(os.Stdin, os.Stdout)
+		return playActor(os.Stdin, os.Stdout)
 	}
 	if f := testParts[part]; f != nil {
 		if err := f(args); err != nil {

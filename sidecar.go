@@ -20,6 +20,7 @@ type session struct {
 	grace   time.Duration
 	out     *bufio.Writer
 	line    line
+	window  uint64 // of the last mark that was read
 
 	lines chan controlLine // from the client
 	due   chan control     // ends whose grace is over
@@ -271,6 +272,7 @@ func (s *session) apply(r *record) error {
 	if err := s.writeLosses(r.tsNS); err != nil {
 		return err
 	}
+	s.window = m.window
 	if m.op == markBegin {
 		s.attr.close(m.closes)
 	}
@@ -289,7 +291,7 @@ func (s *session) apply(r *record) error {
 
 // writeLosses writes a drop line for each window and reason.
 func (s *session) writeLosses(tsNS int64) (err error) {
-	s.backend.losses(func(window uint64, reason string, count uint64) {
+	s.backend.losses(s.window, func(window uint64, reason string, count uint64) {
 		v := s.attr.attribute(window, 0)
 		s.line.begin("drop")
 		v.append(&s.line)

@@ -1,3 +1,5 @@
+//go:build unix
+
 package main
 
 import (
@@ -204,7 +206,7 @@ type lossyBackend struct {
 	lost []func(report func(uint64, string, uint64))
 }
 
-func (b *lossyBackend) losses(report func(uint64, string, uint64)) {
+func (b *lossyBackend) losses(_ uint64, report func(uint64, string, uint64)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, f := range b.lost {

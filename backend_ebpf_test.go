@@ -1,0 +1,1088 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ebpfOrSkip returns the eBPF backend. It skips the test only where the kernel or
+// the privilege is truly missing, and not if PROBE_REQUIRE_BPF is set.
+func ebpfOrSkip(t testing.TB, ringSize int) backend {
+	t.Helper()
+	b, err := newEBPFBackend(ringSize)
+	if errors.As(err, new(unavailable)) && os.Getenv("PROBE_REQUIRE_BPF") == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatalf("%+v", err)
+	}
+	return b
+}
+
+func startEBPF(t *testing.T) *testSession {
+	t.Helper()
+	return startSession(t, ebpfOrSkip(t, 1<<20), 0)
+}
+
+// startScoped starts a session whose scope is a new actor's process group.
+func startScoped(t *testing.T) (*testSession, *actor) {
+	t.Helper()
+	s := startEBPF(t)
+	a := startActor(t)
+	if l := s.scope(a.pid()); l[len(l)-1]["processes"] != 1.0 {
+		t.Fatalf("the scope has not just the actor: %v", l[len(l)-1])
+	}
+	return s, a
+}
+
+// events returns what is an event among lines, in the call of that id (or in none,
+// if it is empty).
+func events(lines []outLine, callID string) []outLine {
+	var got []outLine
+	for _, l := range lines {
+		if l["type"] != "status" && l.str("call_id") == callID {
+			got = append(got, l)
+		}
+	}
+	return got
+}
+
+// checkEvents compares events with what is wanted of them, one for one. Fields
+// that the test does not name must be absent, but for pid, comm, bucket, call_id
+// and ts_ns, which are checked here.
+func checkEvents(t *testing.T, got []outLine, pid int, want ...fields) {
+	t.Helper()
+	for i, l := range got {
+		if i >= len(want) {
+			t.Errorf("there is one event too many: %v", l)
+			continue
+		}
+		w := map[string]any{"pid": float64(pid), "comm": l["comm"], "bucket": l["bucket"], "call_id": l["call_id"], "ts_ns": l["ts_ns"]}
+		for k, v := range want[i] {
+			w[k] = v
+		}
+		if !reflect.DeepEqual(map[string]any(l), w) {
+			t.Errorf("event %d\ngot  %v\nwant %v", i, l, want[i])
+		}
+		if comm := l.str("comm"); comm == "" {
+			t.Errorf("event %d has no comm: %v", i, l)
+		}
+		if ts := int64(l["ts_ns"].(float64)); time.Since(time.Unix(0, ts)).Abs() > time.Minute {
+			t.Errorf("event %d happened at %v", i, time.Unix(0, ts))
+		}
+	}
+	for _, w := range want[min(len(got), len(want)):] {
+		t.Errorf("there is no event %v", w)
+	}
+}
+
+// sockaddr returns a struct sockaddr_in or sockaddr_in6.
+func sockaddr(addr string, port int) []byte {
+	ip := net.ParseIP(addr)
+	if ip4 := ip.To4(); ip4 != nil && !strings.Contains(addr, ":") {
+		return append([]byte(sockaddr4(uint16(port), ip4...)), make([]byte, 8)...)
+	}
+	return append([]byte(sockaddr6(uint16(port), ip...)), make([]byte, 4)...)
+}
+
+// A callRow is a system call to make, and what is to come of it.
+type callRow struct {
+	name string
+	call int
+	args []any
+	ret  int // negative: that error; positive: any success
+	want []fields
+}
+
+// TestEBPFSystemCalls makes each system call in a call of its own and compares all
+// events that come of it.
+func TestEBPFSystemCalls(t *testing.T) {
+	s, a := startScoped(t)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	for _, err := range []error{
+		os.WriteFile(file, nil, 0o600),
+		os.Symlink("file", link),
+		os.Mkdir(filepath.Join(dir, "d"), 0o700),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	in := func(name string) string { return filepath.Join(dir, name) }
+	a.must(unix.SYS_CHDIR, dir)
+	dirfd := a.must(unix.SYS_OPENAT, unix.AT_FDCWD, dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	openHow := binary.NativeEndian.AppendUint64(nil, unix.O_RDWR|unix.O_APPEND)
+	openHow = append(openHow, make([]byte, 16)...)
+	port := freePort(t)
+	newUDP := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM, 0) }
+	connected, udp, bound := newUDP(), newUDP(), newUDP()
+	udp6 := a.must(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, 0)
+	tcp := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0) }
+	tcp6 := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_STREAM, 0) }
+	dst := fmt.Sprintf("127.66.0.9:%d", port)
+	unixSocket := a.must(unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0)
+
+	rows := append(archRows(dir), []callRow{
+		{"openat, relative", unix.SYS_OPENAT, []any{unix.AT_FDCWD, "./file", unix.O_RDONLY, 0}, 1,
+			[]fields{{"type": "file_open", "path": file, "requested": "./file", "flags": "O_RDONLY"}}},
+		{"openat, dirfd and link", unix.SYS_OPENAT, []any{dirfd, "d/../link", unix.O_WRONLY | unix.O_TRUNC, 0}, 1,
+			[]fields{{"type": "file_open", "path": file, "requested": "d/../link", "flags": "O_WRONLY|O_TRUNC"}}},
+		{"openat, through /proc", unix.SYS_OPENAT, []any{unix.AT_FDCWD, "/proc/self/cwd/file", unix.O_RDONLY, 0}, 1,
+			[]fields{{"type": "file_open", "path": file, "requested": "/proc/self/cwd/file", "flags": "O_RDONLY"}}},
+		{"openat, fails", unix.SYS_OPENAT, []any{dirfd, "no/such", unix.O_RDONLY | unix.O_CLOEXEC, 0}, -int(unix.ENOENT),
+			[]fields{{"type": "file_open", "path": in("no/such"), "requested": "no/such", "flags": "O_RDONLY|O_CLOEXEC", "errno": "ENOENT"}}},
+		{"openat, bad directory", unix.SYS_OPENAT, []any{999, "x", unix.O_RDONLY, 0}, -int(unix.EBADF),
+			[]fields{{"type": "file_open", "path": "x", "flags": "O_RDONLY", "errno": "EBADF"}}},
+		{"openat, bad address", unix.SYS_OPENAT, []any{unix.AT_FDCWD, 1, unix.O_RDONLY, 0}, -int(unix.EFAULT),
+			[]fields{{"type": "file_open", "path": "", "flags": "O_RDONLY", "errno": "EFAULT"}}},
+		{"openat2", unix.SYS_OPENAT2, []any{dirfd, "file", openHow, len(openHow)}, 1,
+			[]fields{{"type": "file_open", "path": file, "requested": "file", "flags": "O_RDWR|O_APPEND"}}},
+		{"O_TMPFILE", unix.SYS_OPENAT, []any{unix.AT_FDCWD, dir, unix.O_RDWR | unix.O_TMPFILE, 0o600}, 1, nil},
+		{"mkdirat", unix.SYS_MKDIRAT, []any{dirfd, "m", 0o700}, 0,
+			[]fields{{"type": "file_mkdir", "path": in("m"), "requested": "m"}}},
+		{"mkdirat, exists", unix.SYS_MKDIRAT, []any{unix.AT_FDCWD, in("m"), 0o700}, -int(unix.EEXIST),
+			[]fields{{"type": "file_mkdir", "path": in("m"), "errno": "EEXIST"}}},
+		{"renameat2", unix.SYS_RENAMEAT2, []any{dirfd, "m", unix.AT_FDCWD, in("n"), unix.RENAME_NOREPLACE}, 0,
+			[]fields{{"type": "file_rename", "path": in("n"), "old_path": in("m"), "old_requested": "m"}}},
+		{"unlinkat of a directory", unix.SYS_UNLINKAT, []any{dirfd, "n/", unix.AT_REMOVEDIR}, 0,
+			[]fields{{"type": "file_delete", "path": in("n"), "requested": "n/"}}},
+		{"symlinkat", unix.SYS_SYMLINKAT, []any{"../to", dirfd, "s"}, 0,
+			[]fields{{"type": "file_symlink", "path": in("s"), "requested": "s", "target": "../to"}}},
+		{"linkat", unix.SYS_LINKAT, []any{unix.AT_FDCWD, "file", dirfd, "hard", 0}, 0,
+			[]fields{{"type": "file_link", "path": in("hard"), "requested": "hard", "old_path": file, "old_requested": "file"}}},
+		{"unlinkat", unix.SYS_UNLINKAT, []any{unix.AT_FDCWD, in("hard"), 0}, 0,
+			[]fields{{"type": "file_delete", "path": in("hard")}}},
+		{"unlinkat, fails", unix.SYS_UNLINKAT, []any{unix.AT_FDCWD, in("hard"), 0}, -int(unix.ENOENT),
+			[]fields{{"type": "file_delete", "path": in("hard"), "errno": "ENOENT"}}},
+		{"fchmodat", unix.SYS_FCHMODAT, []any{dirfd, "file", 0o4755}, 0,
+			[]fields{{"type": "chmod", "path": file, "requested": "file", "mode": "4755"}}},
+		{"fchmod", unix.SYS_FCHMOD, []any{dirfd, 0o700}, 0,
+			[]fields{{"type": "chmod", "path": dir, "mode": "700"}}},
+		{"fchmod, bad descriptor", unix.SYS_FCHMOD, []any{999, 0o700}, -int(unix.EBADF),
+			[]fields{{"type": "chmod", "path": "", "mode": "700", "errno": "EBADF"}}},
+		{"execve, fails", unix.SYS_EXECVE, []any{"./nope", 0, 0}, -int(unix.ENOENT),
+			[]fields{{"type": "exec_failed", "path": in("nope"), "requested": "./nope", "errno": "ENOENT"}}},
+		{"execveat, fails", unix.SYS_EXECVEAT, []any{dirfd, "d", 0, 0, 0}, -int(unix.EACCES),
+			[]fields{{"type": "exec_failed", "path": in("d"), "requested": "d", "errno": "EACCES"}}},
+		{"ptrace", unix.SYS_PTRACE, []any{unix.PTRACE_ATTACH, 0x7ffffffe, 0, 0}, -int(unix.ESRCH),
+			[]fields{{"type": "ptrace", "request": 16.0, "request_name": "PTRACE_ATTACH", "target_pid": float64(0x7ffffffe), "errno": "ESRCH"}}},
+
+		{"TCP connect, refused", unix.SYS_CONNECT, []any{tcp(), sockaddr("127.66.0.9", port), 16}, -int(unix.ECONNREFUSED),
+			[]fields{{"type": "connect", "proto": "tcp", "dst": dst}}},
+		{"TCP connect to ::1", unix.SYS_CONNECT, []any{tcp6(), sockaddr("::1", port), 28}, -int(unix.ECONNREFUSED),
+			[]fields{{"type": "connect", "proto": "tcp", "dst": fmt.Sprintf("[::1]:%d", port)}}},
+		{"TCP connect to a mapped one", unix.SYS_CONNECT, []any{tcp6(), sockaddr("::ffff:127.66.0.9", port), 28}, -int(unix.ECONNREFUSED),
+			[]fields{{"type": "connect", "proto": "tcp", "dst": dst}}},
+		{"TCP fast open", unix.SYS_SENDTO, []any{tcp(), "x", 1, unix.MSG_FASTOPEN, sockaddr("127.66.0.9", port), 16}, -int(unix.ECONNREFUSED),
+			[]fields{{"type": "connect", "proto": "tcp", "dst": dst}}},
+		{"UDP connect", unix.SYS_CONNECT, []any{connected, sockaddr("127.66.0.9", port), 16}, 0,
+			[]fields{{"type": "connect", "proto": "udp", "dst": dst}}},
+		{"send on a connected socket", unix.SYS_SENDTO, []any{connected, "x", 1, 0, 0, 0}, 1, nil},
+		{"disconnect", unix.SYS_CONNECT, []any{connected, []byte{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}, 16}, 0, nil},
+		{"sendto", unix.SYS_SENDTO, []any{udp, "x", 1, 0, sockaddr("127.66.0.9", port), 16}, 1,
+			[]fields{{"type": "connect", "proto": "udp", "dst": dst}}},
+		{"sendto ::1", unix.SYS_SENDTO, []any{udp6, "x", 1, 0, sockaddr("::1", port), 28}, 1,
+			[]fields{{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("[::1]:%d", port)}}},
+		{"connect, not a socket", unix.SYS_CONNECT, []any{dirfd, sockaddr("127.66.0.9", port), 16}, -int(unix.ENOTSOCK),
+			[]fields{{"type": "connect", "dst": dst, "errno": "ENOTSOCK"}}},
+		{"connect, forbidden", unix.SYS_CONNECT, []any{udp, sockaddr("255.255.255.255", port), 16}, -int(unix.EACCES),
+			[]fields{{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("255.255.255.255:%d", port), "errno": "EACCES"}}},
+		{"connect of another family", unix.SYS_CONNECT, []any{unixSocket, append([]byte{1, 0}, "/nope\x00"...), 8}, -int(unix.ENOENT), nil},
+		{"bind", unix.SYS_BIND, []any{bound, sockaddr("127.0.0.1", port), 16}, 0,
+			[]fields{{"type": "bind", "proto": "udp", "dst": fmt.Sprintf("127.0.0.1:%d", port), "fd": float64(bound)}}},
+		{"bind, fails", unix.SYS_BIND, []any{bound, sockaddr("127.0.0.1", port), 16}, -int(unix.EINVAL),
+			[]fields{{"type": "bind", "proto": "udp", "dst": fmt.Sprintf("127.0.0.1:%d", port), "fd": float64(bound), "errno": "EINVAL"}}},
+		{"listen, fails", unix.SYS_LISTEN, []any{bound, 7}, -int(unix.EOPNOTSUPP),
+			[]fields{{"type": "listen", "proto": "udp", "dst": fmt.Sprintf("127.0.0.1:%d", port), "fd": float64(bound), "backlog": 7.0, "errno": "EOPNOTSUPP"}}},
+		{"something else", unix.SYS_GETPPID, nil, 1, nil},
+	}...)
+	for i, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			id := strconv.Itoa(i)
+			s.begin(id, r.name)
+			ret := a.call(r.call, r.args...)
+			if ret != r.ret && (r.ret <= 0 || ret <= 0) {
+				t.Errorf("the call returns %d (%v)", ret, syscall.Errno(-ret))
+			}
+			got := events(s.end(id), id)
+			switch r.name {
+			case "O_TMPFILE":
+				if len(got) != 1 || !strings.HasPrefix(got[0].str("path"), dir+"/") || got[0].str("requested") != dir || got[0].str("flags") != "O_RDWR|O_TMPFILE" {
+					t.Errorf("got %v", got)
+				}
+			default:
+				checkEvents(t, got, a.pid(), r.want...)
+			}
+		})
+	}
+
+	t.Run("bind and listen on any port", func(t *testing.T) {
+		fd := tcp()
+		s.begin("any", "")
+		a.must(unix.SYS_BIND, fd, sockaddr("127.0.0.1", 0), 16)
+		a.must(unix.SYS_LISTEN, fd, 3)
+		got := events(s.end("any"), "any")
+		if len(got) != 2 {
+			t.Fatalf("got %v", got)
+		}
+		bound := got[0].str("dst")
+		if !strings.HasPrefix(bound, "127.0.0.1:") || bound == "127.0.0.1:0" {
+			t.Errorf("bound to %q, want the port that the kernel chose", bound)
+		}
+		checkEvents(t, got, a.pid(),
+			fields{"type": "bind", "proto": "tcp", "dst": bound, "fd": float64(fd)},
+			fields{"type": "listen", "proto": "tcp", "dst": bound, "fd": float64(fd), "backlog": 3.0})
+	})
+	t.Run("open by handle", func(t *testing.T) {
+		handle, mountID, err := unix.NameToHandleAt(unix.AT_FDCWD, file, 0)
+		if err != nil {
+			t.Skipf("no handles on this file system: %v", err)
+		}
+		_ = mountID
+		raw := binary.NativeEndian.AppendUint32(nil, uint32(handle.Size()))
+		raw = binary.NativeEndian.AppendUint32(raw, uint32(handle.Type()))
+		s.begin("handle", "")
+		ret := a.call(unix.SYS_OPEN_BY_HANDLE_AT, dirfd, append(raw, handle.Bytes()...), unix.O_RDONLY)
+		if ret < 0 {
+			t.Skipf("no handles on this file system: %v", syscall.Errno(-ret))
+		}
+		checkEvents(t, events(s.end("handle"), "handle"), a.pid(), fields{"type": "file_open", "path": file, "flags": "O_RDONLY"})
+	})
+	t.Run("sendmsg and sendmmsg", func(t *testing.T) {
+		// The addresses that a struct msghdr points to must be in the actor's memory,
+		// so a part of its own does this one.
+		s.begin("msg", "")
+		pid := a.do("part", "sendmsg", strconv.Itoa(port))
+		got := filter(events(s.end("msg"), "msg"), fields{"type": "connect"})
+		var dsts []string
+		for _, l := range got {
+			if l["pid"] != float64(pid) || l["proto"] != "udp" {
+				t.Errorf("got %v", l)
+			}
+			dsts = append(dsts, strings.TrimSuffix(l.str("dst"), ":"+strconv.Itoa(port)))
+		}
+		if want := []string{"127.66.0.1", "127.66.0.2", "127.66.0.3", "127.66.0.5"}; !reflect.DeepEqual(dsts, want) {
+			t.Errorf("went to %v, want %v", dsts, want)
+		}
+	})
+	t.Run("sendmmsg of a thousand", func(t *testing.T) {
+		s.begin("mmsg", "")
+		a.do("part", "sendmmsg", strconv.Itoa(port), "1000")
+		got := filter(events(s.end("mmsg"), "mmsg"), fields{"type": "connect"})
+		if len(got) != 1000 {
+			t.Fatalf("%d messages left, want 1000", len(got))
+		}
+		if dst := got[999].str("dst"); dst != fmt.Sprintf("127.66.3.231:%d", port) {
+			t.Errorf("the last one goes to %s", dst)
+		}
+	})
+}
+
+// freePort returns a port that nobody listens on just now.
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+func init() {
+	testParts["sendmsg"] = func(args []string) error {
+		port, _ := strconv.Atoi(args[0])
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		to := func(last byte) unix.Sockaddr { return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 66, 0, last}} }
+		if err := unix.Sendmsg(fd, []byte("x"), nil, to(1), 0); err != nil {
+			return err
+		}
+		if err := sendMany(fd, []unix.Sockaddr{to(2), to(3)}); err != nil {
+			return err
+		}
+		if err := unix.Connect(fd, to(5)); err != nil {
+			return err
+		}
+		if err := unix.Sendmsg(fd, []byte("x"), nil, nil, 0); err != nil && err != unix.ECONNREFUSED {
+			return err
+		}
+		say("done")
+		return nil
+	}
+	testParts["sendmmsg"] = func(args []string) error {
+		port, _ := strconv.Atoi(args[0])
+		n, _ := strconv.Atoi(args[1])
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		var to []unix.Sockaddr
+		for i := range n {
+			to = append(to, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 66, byte(i >> 8), byte(i)}})
+		}
+		if err := sendMany(fd, to); err != nil {
+			return err
+		}
+		say("done")
+		return nil
+	}
+}
+
+// sendMany sends a byte to each address with one sendmmsg.
+func sendMany(fd int, to []unix.Sockaddr) error {
+	type mmsghdr struct {
+		unix.Msghdr
+		len uint32
+		_   uint32
+	}
+	raw := make([]unix.RawSockaddrInet4, len(to))
+	messages := make([]mmsghdr, len(to))
+	data := []byte("x")
+	iov := unix.Iovec{Base: &data[0], Len: 1}
+	for i := range to {
+		sa := to[i].(*unix.SockaddrInet4)
+		raw[i] = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: sa.Addr}
+		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&raw[i].Port))[:], uint16(sa.Port))
+		messages[i].Name = (*byte)(unsafe.Pointer(&raw[i]))
+		messages[i].Namelen = unix.SizeofSockaddrInet4
+		messages[i].Iov = &iov
+		messages[i].Iovlen = 1
+	}
+	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&messages[0])), uintptr(len(messages)), 0, 0, 0)
+	runtime.KeepAlive(raw)
+	if errno != 0 || int(n) != len(to) {
+		return fmt.Errorf("sendmmsg sent %d of %d: %v", n, len(to), errno)
+	}
+	return nil
+}
+
+// TestEBPFExec looks at programs that are started in different ways.
+func TestEBPFExec(t *testing.T) {
+	s, a := startScoped(t)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prog := filepath.Join(dir, "prog")
+	script, nested := filepath.Join(dir, "script"), filepath.Join(dir, "nested")
+	for _, err := range []error{
+		os.Symlink(self, prog),
+		os.WriteFile(script, []byte("#!"+prog+" -test.run=none extra\n"), 0o700),
+		os.WriteFile(nested, []byte("#! "+script+"\n"), 0o700),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.must(unix.SYS_CHDIR, dir)
+	a.do("run", prog, prog, "-test.run=none") // the first time, the runtime starts a process to see what the kernel can do
+	long := strings.Repeat("x", 100_000)
+	many := make([]string, 200)
+	for i := range many {
+		many[i] = "argument " + strconv.Itoa(i)
+	}
+	none := "-test.run=none"
+	for name, tt := range map[string]struct {
+		argv []string // argv[0], the program, arguments
+		want fields
+	}{
+		"through a link": {[]string{prog, prog, none, "a b", ""}, fields{"argv": []any{prog, none, "a b", ""}, "exe": self, "path": prog}},
+		"relative":       {[]string{"./prog", "./prog", none}, fields{"argv": []any{prog, none}, "exe": self, "path": prog, "argv0": "./prog", "requested": "./prog"}},
+		"false argv[0]":  {[]string{"[kthreadd]", prog, none}, fields{"argv": []any{prog, none}, "exe": self, "path": prog, "argv0": "[kthreadd]"}},
+		"script":         {[]string{"s", script, "x"}, fields{"argv": []any{script, "x"}, "exe": self, "path": script}},
+		"nested script":  {[]string{"s", nested, "y"}, fields{"argv": []any{nested, "y"}, "exe": self, "path": nested}},
+		"200 arguments":  {append([]string{prog, prog, none}, many...), fields{"argv": anys(append([]string{prog, none}, many...)), "exe": self, "path": prog}},
+		"a long one":     {[]string{prog, prog, none, long, "secret"}, fields{"argv": []any{prog, none, long[:16384-len(prog)-len(none)-2]}, "exe": self, "path": prog, "truncated": true, "argc": 4.0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.begin(name, "")
+			pid := a.do("run", tt.argv...)
+			got := events(s.end(name), name)
+			tt.want["type"], tt.want["ppid"] = "exec", float64(a.pid())
+			checkEvents(t, filter(got, fields{"type": "exec"}), pid, tt.want)
+			checkEvents(t, filter(got, fields{"type": "process_spawn"}), a.pid(), fields{"type": "process_spawn", "child_pid": float64(pid)})
+		})
+	}
+	t.Run("from memory", func(t *testing.T) {
+		s.begin("memfd", "")
+		pid := a.do("part", "memfd")
+		got := filter(events(s.end("memfd"), "memfd"), fields{"type": "exec", "fileless": true})
+		if len(got) != 1 || got[0]["pid"] == float64(pid) || got[0]["exe"] != "/memfd:probe" || got[0]["argv0"] != "innocent" || got[0]["path"] != "/proc/self/fd/5" {
+			t.Errorf("got %v", got)
+		}
+	})
+	t.Run("from a thread", func(t *testing.T) {
+		s.begin("thread", "")
+		pid := a.do("part", "exec-thread")
+		execs := filter(events(s.end("thread"), "thread"), fields{"type": "exec", "pid": float64(pid)})
+		if len(execs) != 2 || !reflect.DeepEqual(execs[1]["argv"], []any{self, "done"}) {
+			t.Fatalf("got %v, want the part's exec and then its thread's", execs)
+		}
+		// It is still in scope.
+		s.begin("after", "")
+		if err := os.WriteFile(fifoOf(pid), []byte("x"), 0); err != nil {
+			t.Fatal(err)
+		}
+		waitGone(t, pid)
+		if got := filter(events(s.end("after"), "after"), fields{"type": "file_open", "path": "/etc/hostname-of-" + strconv.Itoa(pid)}); len(got) != 1 || got[0]["pid"] != float64(pid) || got[0]["errno"] != "ENOENT" {
+			t.Errorf("after the exec: %v", got)
+		}
+	})
+}
+
+func anys(s []string) []any {
+	a := make([]any, len(s))
+	for i := range s {
+		a[i] = s[i]
+	}
+	return a
+}
+
+// fifoOf is where a part waits until its test writes something.
+func fifoOf(pid int) string { return filepath.Join(os.TempDir(), fmt.Sprintf("probe-test-%d", pid)) }
+
+// waitAtFifo says that this part is ready and calls f whenever its test has written
+// something to its fifo, as often as told.
+func waitAtFifo(times int, f func() error) error {
+	path := fifoOf(os.Getpid())
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return err
+	}
+	defer os.Remove(path)
+	say("ready")
+	for range times {
+		if _, err := os.ReadFile(path); err != nil {
+			return err
+		}
+		if err := f(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func waitGone(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if unix.Kill(pid, 0) == unix.ESRCH {
+			return
+		}
+	}
+	t.Fatalf("process %d does not end", pid)
+}
+
+func init() {
+	testParts["memfd"] = func([]string) error {
+		self, err := os.ReadFile("/proc/self/exe")
+		if err != nil {
+			return err
+		}
+		fd, err := unix.MemfdCreate("probe", 0)
+		if err != nil {
+			return err
+		}
+		if _, err := unix.Write(fd, self); err != nil {
+			return err
+		}
+		cmd := exec.Command(fmt.Sprintf("/proc/self/fd/%d", fd), "-test.run=none")
+		cmd.Args[0] = "innocent"
+		if err := cmd.Run(); err != nil {
+			return err
+		}
+		say("done")
+		return nil
+	}
+	testParts["exec-thread"] = func(args []string) error {
+		if len(args) > 0 { // the program that the thread has started
+			return waitAtFifo(1, func() error {
+				os.ReadFile(fmt.Sprintf("/etc/hostname-of-%d", os.Getpid()))
+				return nil
+			})
+		}
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		failed := make(chan error)
+		go func() {
+			runtime.LockOSThread()
+			if unix.Gettid() == os.Getpid() {
+				runtime.LockOSThread() // keep the first thread busy, and take another
+				go func() {
+					runtime.LockOSThread()
+					failed <- unix.Exec(self, []string{self, "done"}, append(os.Environ(), "PROBE_TEST_PART=exec-thread"))
+				}()
+				select {}
+			}
+			failed <- unix.Exec(self, []string{self, "done"}, append(os.Environ(), "PROBE_TEST_PART=exec-thread"))
+		}()
+		return <-failed
+	}
+}
+
+// TestEBPFStampAtEntry is rules 1 and 3: an operation belongs to the call in which
+// it entered the kernel, and to none once that call has ended.
+func TestEBPFStampAtEntry(t *testing.T) {
+	s, a := startScoped(t)
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	openFifo := func() { a.ask(actorCommand{Call: unix.SYS_OPENAT, Args: []any{unix.AT_FDCWD, fifo, unix.O_RDONLY, 0}}) }
+	release := func() {
+		w, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.answer()
+		w.Close()
+	}
+	opened := fields{"type": "file_open"}
+
+	s.begin("a", "")
+	openFifo()
+	waitInOpen(t, a.pid())
+	if got := filter(s.end("a"), opened); len(got) != 0 {
+		t.Errorf("before it was decided: %v", got)
+	}
+	s.begin("b", "")
+	release()
+	got := filter(s.end("b"), opened)
+	if len(got) != 1 || brief(got[0]) != "file_open ambient a" {
+		t.Errorf("got %v, want one event that comes from a", briefs(got))
+	}
+
+	// Begun before any call.
+	openFifo()
+	waitInOpen(t, a.pid())
+	s.begin("c", "")
+	release()
+	if got := filter(s.end("c"), opened); len(got) != 1 || brief(got[0]) != "file_open ambient" {
+		t.Errorf("got %v, want one event that belongs to no call", briefs(got))
+	}
+
+	// Begun and completed in the same call, with another one begun and ended in between.
+	s.begin("d", "")
+	openFifo()
+	waitInOpen(t, a.pid())
+	s.begin("e", "")
+	s.end("e")
+	release()
+	if got := filter(s.end("d"), opened); len(got) != 1 || brief(got[0]) != "file_open call d" {
+		t.Errorf("got %v, want one event of d", briefs(got))
+	}
+}
+
+// waitInOpen waits until the process sleeps in an open.
+func waitInOpen(t *testing.T, pid int) {
+	t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", pid))
+		if err != nil {
+			t.Skipf("cannot see what the actor does: %v", err)
+		}
+		if number, _, _ := strings.Cut(string(b), " "); number == strconv.Itoa(unix.SYS_OPENAT) {
+			return
+		}
+	}
+	t.Fatal("the actor does not come to its open")
+}
+
+// TestEBPFMarksAreOrdered is rule 2: when an end is acknowledged, all that the call
+// did is out, and what was done before a begin is never charged to it. Nothing
+// waits between the steps.
+func TestEBPFMarksAreOrdered(t *testing.T) {
+	s, a := startScoped(t)
+	n := 300
+	if testing.Short() {
+		n = 50
+	}
+	open := func(path string) { a.call(unix.SYS_OPENAT, unix.AT_FDCWD, path, unix.O_RDONLY, 0) }
+	for i := range n {
+		id := strconv.Itoa(i)
+		open("/between-" + id)
+		lines := s.begin(id, "")
+		open("/in-" + id)
+		lines = append(lines, s.end(id)...)
+		got := events(lines, id)
+		if len(got) != 1 || got[0]["path"] != "/in-"+id {
+			t.Fatalf("call %d has %v", i, got)
+		}
+		if between := filter(lines, fields{"path": "/between-" + id}); len(between) != 1 || brief(between[0]) != "file_open ambient" {
+			t.Fatalf("before call %d: %v", i, between)
+		}
+	}
+
+	// Marks sent without waiting: each end is acknowledged, and no event is charged
+	// to a call that did not contain it. The actor's opens lie between two pairs.
+	for i := range n {
+		id := strconv.Itoa(i)
+		s.sendBegin("x"+id, "")
+		s.sendEnd("x" + id)
+		s.sendBegin("y"+id, "")
+		s.untilStatus("begin", "y"+id)
+		open("/y-" + id)
+		s.sendEnd("y" + id)
+		s.sendBegin("z"+id, "")
+		lines := s.untilStatus("begin", "z"+id)
+		if got := filter(lines, fields{"path": "/y-" + id}); len(got) != 1 || got[0].str("call_id") != "y"+id {
+			t.Fatalf("round %d: %v", i, got)
+		}
+		s.end("z" + id)
+	}
+}
+
+// TestEBPFOverlap is rule 3 for calls that overlap.
+func TestEBPFOverlap(t *testing.T) {
+	s, a := startScoped(t)
+	open := func(path string) { a.call(unix.SYS_OPENAT, unix.AT_FDCWD, path, unix.O_RDONLY, 0) }
+	s.begin("a", "")
+	open("/1")
+	s.begin("b", "")
+	open("/2")
+	s.end("a")
+	open("/3")
+	s.end("b")
+	open("/4")
+	s.shutdown()
+	for path, want := range map[string]string{
+		"/1": "file_open call a",
+		"/2": "file_open ambient [a b]",
+		"/3": "file_open call b",
+		"/4": "file_open ambient",
+	} {
+		if got := filter(s.all, fields{"path": path}); len(got) != 1 || brief(got[0]) != want {
+			t.Errorf("%s is %q, want %q", path, briefs(got), want)
+		}
+	}
+}
+
+// TestEBPFLineage is rule 4: what a process does outside of the call that it was
+// forked in says where it comes from, and so does what its children do.
+func TestEBPFLineage(t *testing.T) {
+	s, a := startScoped(t)
+	s.begin("a", "")
+	pid := a.do("part", "lineage")
+	if got := filter(events(s.end("a"), "a"), fields{"type": "exec", "pid": float64(pid)}); len(got) != 1 || got[0]["origin_call_id"] != nil {
+		t.Errorf("in its call: %v", got)
+	}
+	poke := func() []outLine {
+		if err := os.WriteFile(fifoOf(pid), []byte("x"), 0); err != nil {
+			t.Fatal(err)
+		}
+		return s.until(func(l outLine) bool { return l["path"] == "/lineage-child" })
+	}
+	check := func(when string, lines []outLine, want string) {
+		t.Helper()
+		for _, path := range []string{"/lineage", "/lineage-child"} {
+			if got := filter(lines, fields{"path": path}); len(got) != 1 || brief(got[0]) != want {
+				t.Errorf("%s: %s is %q, want %q", when, path, briefs(got), want)
+			}
+		}
+	}
+	check("later", poke(), "file_open ambient a")
+	s.begin("b", "")
+	check("in another call", poke(), "file_open call b a")
+	// The actor itself is older than any call.
+	a.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/actor", unix.O_RDONLY, 0)
+	if got := filter(s.end("b"), fields{"path": "/actor"}); len(got) != 1 || brief(got[0]) != "file_open call b" {
+		t.Errorf("the actor: %q", briefs(got))
+	}
+	waitGone(t, pid)
+}
+
+func init() {
+	// lineage opens something, and has a child do so, whenever it is poked.
+	testParts["lineage"] = func(args []string) error {
+		if len(args) > 0 {
+			os.ReadFile("/lineage-child")
+			return nil
+		}
+		return waitAtFifo(2, func() error {
+			os.ReadFile("/lineage")
+			return partCommand("lineage", "child").Run()
+		})
+	}
+}
+
+// TestEBPFConnectIsSeenAtOnce is rule 5: a connection to a host that does not
+// answer is an event of its call, although it is still under way when that ends.
+func TestEBPFConnectIsSeenAtOnce(t *testing.T) {
+	s, a := startScoped(t)
+	// A listener with a full queue takes no notice of further connections.
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(l)
+	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 66, 0, 9}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(l, 0); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := unix.Getsockname(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := sa.(*unix.SockaddrInet4).Port
+	for range 3 {
+		fd := a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+		a.call(unix.SYS_CONNECT, fd, sockaddr("127.66.0.9", port), 16)
+	}
+	fd := a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0)
+	s.begin("a", "")
+	a.ask(actorCommand{Call: unix.SYS_CONNECT, Args: []any{fd, sockaddr("127.66.0.9", port), 16}})
+	got := s.until(func(l outLine) bool { return l["type"] == "connect" })
+	checkEvents(t, events(got, "a"), a.pid(), fields{"type": "connect", "proto": "tcp", "dst": fmt.Sprintf("127.66.0.9:%d", port)})
+	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", a.pid())); err == nil && !strings.HasPrefix(string(b), strconv.Itoa(unix.SYS_CONNECT)+" ") {
+		t.Errorf("the connect is over: %s", b)
+	}
+	s.end("a")
+	unix.Kill(a.pid(), unix.SIGKILL)
+}
+
+// TestEBPFLossesAreExact is rule 6: what was done is what was delivered and what
+// is said to be lost, to the last one, by call, although nobody reads for a while.
+func TestEBPFLossesAreExact(t *testing.T) {
+	b := ebpfOrSkip(t, 1<<20)
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	gate := &gatedReader{r: outR}
+	c := newClient(t, inW, gate)
+	sess := newSession(b, inR, outW, 0)
+	done := make(chan error, 1)
+	go func() { done <- sess.run(); b.Close(); outW.Close() }()
+	a := startActor(t)
+	c.untilStatus("ready", "")
+	c.scope(a.pid())
+
+	const n = 20_000
+	c.begin("a", "")
+	gate.mu.Lock() // the reader stops
+	a.do("opens", "/dev/null", strconv.Itoa(n))
+	c.sendEnd("a") // it is acknowledged only when the reader goes on
+	c.sendBegin("b", "")
+	time.Sleep(50 * time.Millisecond)
+	a.do("opens", "/dev/zero", strconv.Itoa(n))
+	c.sendEnd("b")
+	gate.mu.Unlock()
+	count := func(lines []outLine, id, path string) (delivered, dropped int) {
+		for _, l := range events(lines, id) {
+			switch {
+			case l["type"] == "drop":
+				if l["reason"] != "ring_buffer_full" {
+					t.Errorf("lost for another reason: %v", l)
+				}
+				dropped += int(l["count"].(float64))
+			case l["path"] == path:
+				delivered++
+			default:
+				t.Errorf("another event: %v", l)
+			}
+		}
+		return
+	}
+	delivered, dropped := count(c.untilStatus("end", "a"), "a", "/dev/null")
+	if delivered+dropped != n || dropped == 0 || delivered == 0 {
+		t.Errorf("in a, %d were delivered and %d dropped, of %d", delivered, dropped, n)
+	}
+	delivered, dropped = count(c.untilStatus("end", "b"), "b", "/dev/zero")
+	if delivered+dropped != n || dropped == 0 {
+		t.Errorf("in b, %d were delivered and %d dropped, of %d", delivered, dropped, n)
+	}
+	c.begin("c", "")
+	a.do("opens", "/dev/null", "10")
+	if delivered, dropped := count(c.end("c"), "c", "/dev/null"); delivered != 10 || dropped != 0 {
+		t.Errorf("afterwards, %d were delivered and %d dropped, of 10", delivered, dropped)
+	}
+	c.shutdown()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A gatedReader reads while nobody holds its lock.
+type gatedReader struct {
+	mu sync.Mutex
+	r  io.Reader
+}
+
+func (g *gatedReader) Read(b []byte) (int, error) {
+	n, err := g.r.Read(b)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return n, err
+}
+
+// TestEBPFScope is rule 7.
+func TestEBPFScope(t *testing.T) {
+	t.Run("descendants stay", func(t *testing.T) {
+		s, a := startScoped(t)
+		for _, how := range []string{"plain", "setsid", "setpgid", "double", "orphan"} {
+			s.begin(how, "")
+			a.do("part", "leave", how)
+			want := "/left-" + how
+			lines := s.until(func(l outLine) bool { return l["path"] == want })
+			if got := filter(lines, fields{"path": want}); len(got) != 1 || got[0].str("call_id") != how {
+				t.Errorf("%s: %v", how, got)
+			}
+			s.end(how)
+		}
+	})
+	t.Run("threads are in it", func(t *testing.T) {
+		s, a := startScoped(t)
+		s.begin("a", "")
+		tid := a.do("thread", "/etc/thread")
+		checkEvents(t, events(s.end("a"), "a"), a.pid(), fields{"type": "file_open", "path": "/etc/thread", "flags": "O_RDONLY", "errno": "ENOENT"})
+		if tid == a.pid() {
+			t.Errorf("the thread is %d, like its process", tid)
+		}
+	})
+	t.Run("descendants that exist are taken in", func(t *testing.T) {
+		s := startEBPF(t)
+		a := startActor(t)
+		a.do("part", "nest", "4") // four generations, the last two in groups of their own
+		if l := s.scope(a.pid()); l[len(l)-1]["processes"] != 6.0 {
+			t.Errorf("got %v, want 6 processes", l[len(l)-1])
+		}
+	})
+	t.Run("strangers are not", func(t *testing.T) {
+		s, a := startScoped(t)
+		stranger := startActor(t)
+		s.begin("a", "")
+		stranger.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/stranger", unix.O_RDONLY, 0)
+		os.ReadFile("/the-sidecar-itself")
+		a.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/actor", unix.O_RDONLY, 0)
+		checkEvents(t, events(s.end("a"), "a"), a.pid(), fields{"type": "file_open", "path": "/actor", "flags": "O_RDONLY", "errno": "ENOENT"})
+	})
+	t.Run("a new scope replaces the old one", func(t *testing.T) {
+		s, a := startScoped(t)
+		b := startActor(t)
+		s.scope(b.pid())
+		a.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/old", unix.O_RDONLY, 0)
+		b.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/new", unix.O_RDONLY, 0)
+		s.scope(a.pid())
+		a.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/again", unix.O_RDONLY, 0)
+		s.shutdown()
+		lines := s.all
+		for path, n := range map[string]int{"/old": 0, "/new": 1, "/again": 1} {
+			if got := filter(lines, fields{"path": path}); len(got) != n {
+				t.Errorf("%s is seen %d times, want %d", path, len(got), n)
+			}
+		}
+	})
+	t.Run("a group that does not exist", func(t *testing.T) {
+		s := startEBPF(t)
+		l := s.scope(0x7ffffffe)
+		if last := l[len(l)-1]; last["processes"] != 0.0 || last.str("error") == "" {
+			t.Errorf("got %v", last)
+		}
+		s.begin("a", "")
+		s.end("a")
+	})
+	t.Run("many children", func(t *testing.T) {
+		n := 2000
+		if testing.Short() {
+			n = 200
+		}
+		s := startSession(t, ebpfOrSkip(t, 16<<20), 0)
+		a := startActor(t)
+		s.scope(a.pid())
+		s.begin("a", "")
+		a.do("part", "breed", strconv.Itoa(n))
+		lines := s.end("a")
+		if d := filter(lines, fields{"type": "drop"}); len(d) > 0 {
+			t.Fatalf("some were lost: %v", d)
+		}
+		spawned, execed := map[any]bool{}, map[any]int{}
+		for _, l := range filter(lines, fields{"type": "process_spawn"}) {
+			spawned[l["child_pid"]] = true
+		}
+		for _, l := range filter(lines, fields{"type": "exec"}) {
+			if args := l["argv"].([]any); len(args) > 1 && args[1] == "bred" {
+				execed[l["pid"]]++
+			}
+		}
+		total := 0
+		for pid, times := range execed {
+			if total += times; !spawned[pid] {
+				t.Errorf("process %v was never spawned", pid)
+			}
+		}
+		if total != n {
+			t.Errorf("%d children were seen, want %d", total, n)
+		}
+	})
+}
+
+func init() {
+	testParts["leave"] = func(args []string) error {
+		how := args[0]
+		if len(args) > 1 {
+			if how == "orphan" || how == "double" {
+				for os.Getppid() == mustAtoi(args[1]) {
+					time.Sleep(time.Millisecond)
+				}
+			}
+			os.ReadFile("/left-" + how)
+			return nil
+		}
+		cmd := partCommand("leave", how, strconv.Itoa(os.Getpid()))
+		cmd.Stderr = nil
+		switch how {
+		case "setsid", "double":
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		case "setpgid":
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		}
+		err := cmd.Start()
+		say("gone")
+		return err
+	}
+	testParts["nest"] = func(args []string) error {
+		n := mustAtoi(args[0])
+		if n > 0 {
+			cmd := partCommand("nest", strconv.Itoa(n-1))
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: n <= 2}
+			cmd.Stdin = os.Stdin
+			cmd.Stdout = os.Stdout // the last one says that all are there
+			if err := cmd.Start(); err != nil {
+				return err
+			}
+			return cmd.Wait()
+		}
+		say("nested")
+		time.Sleep(2 * time.Second)
+		return nil
+	}
+	testParts["breed"] = func(args []string) error {
+		jobs := make(chan int)
+		var wg sync.WaitGroup
+		var failed error
+		for range 16 {
+			wg.Go(func() {
+				for range jobs {
+					if err := exec.Command("/bin/true", "bred").Run(); err != nil {
+						failed = err
+					}
+				}
+			})
+		}
+		for i := range mustAtoi(args[0]) {
+			jobs <- i
+		}
+		close(jobs)
+		wg.Wait()
+		if failed != nil {
+			return failed
+		}
+		say("done")
+		return nil
+	}
+}
+
+func mustAtoi(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// TestEBPFStartup is rule 8: until a scope is set, what the sidecar's parent starts
+// after the ready line is watched, and nothing else.
+func TestEBPFStartup(t *testing.T) {
+	ebpfOrSkip(t, 1<<20).Close()
+	stranger := startActor(t) // a child of the sidecar's parent, but an older one
+	p := startProbe(t)
+	child := startActor(t)
+	child.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/child", unix.O_RDONLY, 0)
+	stranger.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/stranger", unix.O_RDONLY, 0)
+	os.ReadFile("/the-parent-itself")
+	p.begin("a", "")
+	child.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/in-call", unix.O_RDONLY, 0)
+	p.end("a")
+	p.scope(stranger.pid())
+	child.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/child-after", unix.O_RDONLY, 0)
+	stranger.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/stranger-after", unix.O_RDONLY, 0)
+	p.shutdown()
+	lines := p.all
+	for path, want := range map[string][]string{
+		"/child":             {"file_open startup"},
+		"/in-call":           {"file_open call a"},
+		"/stranger":          nil,
+		"/the-parent-itself": nil,
+		"/child-after":       nil,
+		"/stranger-after":    {"file_open ambient"},
+	} {
+		if got := briefs(filter(lines, fields{"path": path})); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s is %q, want %q", path, got, want)
+		}
+	}
+	if got := filter(lines, fields{"type": "exec", "pid": float64(child.pid()), "bucket": "startup"}); len(got) != 1 {
+		t.Errorf("the child's own start: %v", got)
+	}
+	for _, l := range lines {
+		if pid := l["pid"]; pid == float64(p.cmd.Process.Pid) || pid == float64(os.Getpid()) {
+			t.Errorf("the sidecar or its parent is watched: %v", l)
+		}
+	}
+}
+
+// A testProbe is a sidecar in a process of its own.
+type testProbe struct {
+	*client
+	cmd *exec.Cmd
+	out *os.File
+}
+
+func startProbe(t *testing.T, args ...string) *testProbe {
+	t.Helper()
+	cmd := partCommand("probe", args...)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	p := &testProbe{client: newClient(t, in, out), cmd: cmd, out: out.(*os.File)}
+	p.untilStatus("ready", "")
+	return p
+}
