@@ -778,8 +778,7 @@ func TestEBPFLossesAreExact(t *testing.T) {
 	b := ebpfOrSkip(t, 1<<20)
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
-	gate := &gatedReader{r: outR}
-	c := newClient(t, inW, gate)
+	c := newClient(t, inW, outR)
 	sess := newSession(b, inR, outW, 0)
 	done := make(chan error, 1)
 	go func() { done <- sess.run(); b.Close(); outW.Close() }()
@@ -789,14 +788,14 @@ func TestEBPFLossesAreExact(t *testing.T) {
 
 	const n = 20_000
 	c.begin("a", "")
-	gate.mu.Lock() // the reader stops
+	c.gate.Lock() // the reader stops
 	a.do("opens", "/dev/null", strconv.Itoa(n))
 	c.sendEnd("a") // it is acknowledged only when the reader goes on
 	c.sendBegin("b", "")
 	time.Sleep(50 * time.Millisecond)
 	a.do("opens", "/dev/zero", strconv.Itoa(n))
 	c.sendEnd("b")
-	gate.mu.Unlock()
+	c.gate.Unlock()
 	count := func(lines []outLine, id, path string) (delivered, dropped int) {
 		for _, l := range events(lines, id) {
 			switch {
@@ -830,19 +829,6 @@ func TestEBPFLossesAreExact(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-}
-
-// A gatedReader reads while nobody holds its lock.
-type gatedReader struct {
-	mu sync.Mutex
-	r  io.Reader
-}
-
-func (g *gatedReader) Read(b []byte) (int, error) {
-	n, err := g.r.Read(b)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return n, err
 }
 
 // TestEBPFScope is rule 7.
@@ -1063,13 +1049,23 @@ func TestEBPFStartup(t *testing.T) {
 // A testProbe is a sidecar in a process of its own.
 type testProbe struct {
 	*client
-	cmd *exec.Cmd
-	out *os.File
+	cmd   *exec.Cmd
+	out   *os.File
+	ended chan struct{}
+	err   error
+}
+
+// wait waits for the sidecar's end.
+func (p *testProbe) wait() error {
+	<-p.ended
+	return p.err
 }
 
 func startProbe(t *testing.T, args ...string) *testProbe {
 	t.Helper()
 	cmd := partCommand("probe", args...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -1081,8 +1077,15 @@ func startProbe(t *testing.T, args ...string) *testProbe {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	p := &testProbe{client: newClient(t, in, out), cmd: cmd, out: out.(*os.File)}
+	p := &testProbe{client: newClient(t, in, out), cmd: cmd, out: out.(*os.File), ended: make(chan struct{})}
+	go func() { p.err = cmd.Wait(); close(p.ended) }()
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		p.wait()
+		if t.Failed() {
+			t.Logf("the sidecar says: %s", stderr.String())
+		}
+	})
 	p.untilStatus("ready", "")
 	return p
 }

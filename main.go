@@ -127,9 +127,9 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 	s := newSession(b, stdin, stdout, time.Duration(*graceMS)*time.Millisecond)
 	// Without this a closed output would be a signal, and what was gathered lost.
 	signal.Ignore(brokenPipe...)
+	// Never stopped: a second signal must not kill what is about to end by itself.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, endSignals...)
-	defer signal.Stop(signals)
 	go func() {
 		for range signals {
 			s.quit <- nil

@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -61,6 +62,8 @@ type client struct {
 	in    io.WriteCloser
 	lines chan outLine // closed at the end of the output
 
+	gate sync.Mutex // held while the client does not read
+
 	mu  sync.Mutex
 	all []outLine
 }
@@ -74,11 +77,13 @@ func newClient(t *testing.T, in io.WriteCloser, out io.Reader) *client {
 		for {
 			b, err := r.ReadBytes('\n')
 			if err != nil {
-				if len(b) > 0 {
+				if len(b) > 0 && !errors.Is(err, os.ErrClosed) {
 					t.Errorf("the output ends within a line: %q", b)
 				}
 				return
 			}
+			c.gate.Lock()
+			c.gate.Unlock()
 			var l outLine
 			if err := json.Unmarshal(b, &l); err != nil {
 				t.Errorf("the output has a line that is not JSON: %v: %q", err, b)

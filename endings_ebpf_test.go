@@ -1,0 +1,194 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// TestEBPFEndings ends a sidecar in each way there is, and checks that it is gone
+// within the second that clients give it, with what it had attached.
+func TestEBPFEndings(t *testing.T) {
+	ebpfOrSkip(t, 1<<20).Close()
+	const eitherWay = -2 // whichever comes first
+	// flood fills the output's pipe, the sidecar's buffer and the ring.
+	flood := func(t *testing.T, p *testProbe) {
+		a := startActor(t)
+		p.scope(a.pid())
+		p.gate.Lock()
+		t.Cleanup(p.gate.Unlock)
+		a.do("opens", "/dev/null", "30000")
+	}
+	for name, tt := range map[string]struct {
+		end  func(t *testing.T, p *testProbe)
+		code int // -1: by a signal
+	}{
+		"shutdown":     {func(t *testing.T, p *testProbe) { p.send(`{"op":"shutdown"}`) }, 0},
+		"end of input": {func(t *testing.T, p *testProbe) { p.in.Close() }, 0},
+		"SIGTERM":      {func(t *testing.T, p *testProbe) { p.cmd.Process.Signal(unix.SIGTERM) }, 0},
+		"SIGINT":       {func(t *testing.T, p *testProbe) { p.cmd.Process.Signal(unix.SIGINT) }, 0},
+		"shutdown and SIGTERM at once, as the fuzzer does": {func(t *testing.T, p *testProbe) {
+			p.send(`{"op":"shutdown"}`)
+			p.cmd.Process.Signal(unix.SIGTERM)
+		}, 0},
+		"a crash":                  {func(t *testing.T, p *testProbe) { p.cmd.Process.Signal(unix.SIGABRT) }, 2},
+		"SIGKILL":                  {func(t *testing.T, p *testProbe) { p.cmd.Process.Kill() }, -1},
+		"closed output, idle":      {func(t *testing.T, p *testProbe) { p.out.Close() }, 1},
+		"closed output, a signal":  {func(t *testing.T, p *testProbe) { p.out.Close(); p.cmd.Process.Signal(unix.SIGTERM) }, eitherWay},
+		"closed output, in a call": {func(t *testing.T, p *testProbe) { p.begin("a", ""); p.out.Close(); p.sendEnd("a") }, 1},
+		"blocked output, SIGTERM":  {func(t *testing.T, p *testProbe) { flood(t, p); p.cmd.Process.Signal(unix.SIGTERM) }, 1},
+		"blocked output, closed":   {func(t *testing.T, p *testProbe) { flood(t, p); p.out.Close() }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProbe(t, "--ring-size", "1M")
+			ids := programsOf(t, p.cmd.Process.Pid)
+			if len(ids) < 7 {
+				t.Fatalf("the sidecar holds %d programs", len(ids))
+			}
+			tt.end(t, p)
+			start := time.Now()
+			err := p.wait()
+			if after := time.Since(start); after > time.Second {
+				t.Errorf("it took %v to end", after)
+			}
+			code := 0
+			if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+				code = exit.ExitCode()
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			if code != tt.code && !(tt.code == eitherWay && (code == 0 || code == 1)) {
+				t.Errorf("exit code %d, want %d", code, tt.code)
+			}
+			// The kernel frees programs a little later, when nobody can be in them.
+			for end := time.Now().Add(patience); len(ids) > 0 && time.Now().Before(end); {
+				if prog, err := ebpf.NewProgramFromID(ids[0]); errors.Is(err, os.ErrNotExist) {
+					ids = ids[1:]
+				} else if err != nil {
+					t.Fatal(err)
+				} else {
+					prog.Close()
+					time.Sleep(time.Millisecond)
+				}
+			}
+			if len(ids) > 0 {
+				t.Errorf("programs %v are still loaded", ids)
+			}
+		})
+	}
+}
+
+// programsOf returns the BPF programs that a process has descriptors of.
+func programsOf(t *testing.T, pid int) []ebpf.ProgramID {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[ebpf.ProgramID]bool{}
+	var ids []ebpf.ProgramID
+	for _, f := range files {
+		b, _ := os.ReadFile(f)
+		if m := regexp.MustCompile(`(?m)^prog_id:\s*(\d+)`).FindSubmatch(b); m != nil {
+			n, _ := strconv.Atoi(string(m[1]))
+			if id := ebpf.ProgramID(n); !seen[id] {
+				seen[id] = true
+				ids = append(ids, id)
+			}
+		}
+	}
+	return ids
+}
+
+// TestEBPFPIDNamespace is the other half of rule 7: inside a pid namespace the
+// sidecar takes and gives the numbers that processes have there.
+func TestEBPFPIDNamespace(t *testing.T) {
+	ebpfOrSkip(t, 1<<20).Close()
+	cmd := partCommand("pid-namespace")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		t.Log(line)
+	}
+	if !strings.HasSuffix(string(out), "PASS\n") {
+		t.Error("it does not work in a pid namespace")
+	}
+}
+
+func init() {
+	// pid-namespace is a client that is process 1 of its namespace: it runs
+	// TestInPIDNamespace.
+	testParts["pid-namespace"] = func([]string) error {
+		if os.Getpid() != 1 {
+			return fmt.Errorf("the client is process %d of its namespace", os.Getpid())
+		}
+		os.Setenv("PROBE_TEST_IN_NAMESPACE", "1")
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		// Process 1 reaps, process 2 tests.
+		cmd := exec.Command(self, "-test.run=^TestInPIDNamespace$", "-test.v")
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		return cmd.Run()
+	}
+}
+
+func TestInPIDNamespace(t *testing.T) {
+	if os.Getenv("PROBE_TEST_IN_NAMESPACE") == "" {
+		t.Skip("it is a part of TestEBPFPIDNamespace")
+	}
+	p := startProbe(t)
+	a := startActor(t)
+	if a.pid() > 1000 {
+		t.Fatalf("the actor is %d: this is no new namespace", a.pid())
+	}
+	if l := p.scope(a.pid()); l[len(l)-1]["processes"] != 1.0 {
+		t.Fatalf("the scope is %v", l[len(l)-1])
+	}
+	p.begin("a", "")
+	child := a.do("run", "true", "/proc/self/exe", "-test.run=none")
+	lines := events(p.end("a"), "a")
+	if got := filter(lines, fields{"type": "process_spawn", "pid": float64(a.pid()), "child_pid": float64(child)}); len(got) != 1 {
+		t.Errorf("the actor is %d and its child %d: %v", a.pid(), child, filter(lines, fields{"type": "process_spawn"}))
+	}
+	if got := filter(lines, fields{"type": "exec", "pid": float64(child), "ppid": float64(a.pid())}); len(got) != 1 {
+		t.Errorf("the actor is %d and its child %d: %v", a.pid(), child, filter(lines, fields{"type": "exec"}))
+	}
+	// A child in a namespace below has a number in this one, too.
+	p.begin("b", "")
+	below := a.do("part", "namespace-below")
+	if got := filter(p.until(func(l outLine) bool { return l["path"] == "/below" }), fields{"path": "/below"}); got[0]["pid"] == 1.0 || got[0]["pid"].(float64) <= float64(below) {
+		t.Errorf("process 1 of the namespace below is %v", got)
+	}
+}
+
+func init() {
+	testParts["namespace-below"] = func(args []string) error {
+		if len(args) > 0 {
+			os.ReadFile("/below")
+			return nil
+		}
+		cmd := partCommand("namespace-below", "1")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+		err := cmd.Run()
+		say("done")
+		return err
+	}
+}
