@@ -19,7 +19,11 @@ import (
 
 // ebpfBackend watches the kernel through probe.bpf.c.
 type ebpfBackend struct {
-	objs   probeObjects
+	objs struct {
+		probeObjects
+		Bss *ebpf.Map `ebpf:".bss"` // behind the variables
+	}
+	hooks  []hookPrograms // a copy each
 	links  []link.Link
 	takeIn *link.Iter
 	ring   *ringbuf.Reader
@@ -47,6 +51,21 @@ type ebpfBackend struct {
 
 var _ backend = (*ebpfBackend)(nil)
 
+// hookPrograms are the programs on the kernel's hooks.
+type hookPrograms struct {
+	OnSysEnter *ebpf.Program `ebpf:"on_sys_enter"`
+	OnSysExit  *ebpf.Program `ebpf:"on_sys_exit"`
+	OnFork     *ebpf.Program `ebpf:"on_fork"`
+	OnExec     *ebpf.Program `ebpf:"on_exec"`
+	OnSetState *ebpf.Program `ebpf:"on_set_state"`
+}
+
+// all returns the programs in the order to attach them in: with the exits first, no
+// entry is seen whose exit is not.
+func (h *hookPrograms) all() []*ebpf.Program {
+	return []*ebpf.Program{h.OnSysExit, h.OnSysEnter, h.OnFork, h.OnExec, h.OnSetState}
+}
+
 const (
 	// ringHeadroom keeps room for a few thousand marks however many events there are.
 	ringHeadroom = 256 << 10
@@ -58,6 +77,13 @@ const (
 	// counts in a window's slot for half of lossSlots windows, so that next has
 	// reported what is in it long before another window owns it.
 	maxMarksOnTheirWay = lossSlots/2 - 1
+
+	// copiesIfPreempted is how many programs there are on each hook where one can
+	// be preempted; see copies in probe.bpf.c.
+	copiesIfPreempted = 3
+
+	// preemptingVersion is Linux 7.0 (KERNEL_VERSION).
+	preemptingVersion = 7 << 16
 
 	// maxTakeInPasses is more than a process tree is ever deep; a pass takes in a
 	// generation at least.
@@ -83,14 +109,8 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 	if b.takeIn, err = link.AttachIter(link.IterOptions{Program: b.objs.TakeIn}); err != nil {
 		return nil, fmt.Errorf("attach take_in: %w", err)
 	}
-	for _, p := range []*ebpf.Program{
-		b.objs.OnSysExit, b.objs.OnSysEnter, b.objs.OnFork, b.objs.OnExec, b.objs.OnSetState,
-	} {
-		l, err := link.AttachTracing(link.TracingOptions{Program: p})
-		if err != nil {
-			return nil, fmt.Errorf("attach %v: %w", p, err)
-		}
-		b.links = append(b.links, l)
+	if err := b.attach(); err != nil {
+		return nil, err
 	}
 	b.generation = 1
 	if err := b.objs.CurrentGeneration.Set(b.generation); err != nil {
@@ -100,6 +120,13 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 	if parent := os.Getppid(); parent > 0 {
 		if _, err := b.pass(parent); err != nil {
 			return nil, err
+		}
+		var refused uint32
+		if err := b.objs.RefusedTasks.Get(&refused); err != nil {
+			return nil, err
+		}
+		if refused > 0 {
+			return nil, unavailable{errors.New("the kernel cannot keep anything with a task; since Linux 7 that takes a CPU with cmpxchg16b (in QEMU, +cx16)")}
 		}
 	}
 	return b, nil
@@ -114,6 +141,10 @@ func (b *ebpfBackend) load(ringSize int) error {
 		defer close(decoded)
 		types.Kernel() // if it fails, it fails again for who needs it
 	}()
+	copies, err := hookCopies()
+	if err != nil {
+		return err
+	}
 	spec, err := loadProbe()
 	if err != nil {
 		return err
@@ -123,6 +154,7 @@ func (b *ebpfBackend) load(ringSize int) error {
 		value    any
 	}{
 		{spec.Variables[probeVarShapes], syscallShapes()},
+		{spec.Variables[probeVarCopies], copies},
 		{spec.Variables[probeVarRingSize], uint64(ringSize)},
 		{spec.Variables[probeVarRingHeadroom], uint64(ringHeadroom)},
 	} {
@@ -130,7 +162,7 @@ func (b *ebpfBackend) load(ringSize int) error {
 			return err
 		}
 	}
-	spec.Maps[probeMapScratches].MaxEntries *= uint32(ebpf.MustPossibleCPU())
+	spec.Maps[probeMapScratches].MaxEntries *= uint32(ebpf.MustPossibleCPU()) * copies
 	spec.Maps[probeMapEvents].MaxEntries = uint32(ringSize)
 	events, err := ebpf.NewMap(spec.Maps[probeMapEvents])
 	if err != nil {
@@ -141,12 +173,56 @@ func (b *ebpfBackend) load(ringSize int) error {
 		return fmt.Errorf("open ring buffer: %w", err)
 	}
 	<-decoded
-	err = spec.LoadAndAssign(&b.objs, &ebpf.CollectionOptions{
+	options := ebpf.CollectionOptions{
 		Cache:           types,
 		MapReplacements: map[string]*ebpf.Map{probeMapEvents: events},
-	})
-	if err != nil {
+	}
+	if err := spec.LoadAndAssign(&b.objs, &options); err != nil {
 		return fmt.Errorf("load probe: %w", err)
+	}
+	b.hooks = []hookPrograms{{
+		b.objs.OnSysEnter, b.objs.OnSysExit, b.objs.OnFork, b.objs.OnExec, b.objs.OnSetState,
+	}}
+	options.MapReplacements = map[string]*ebpf.Map{
+		probeMapEvents:    b.objs.Events,
+		probeMapTasks:     b.objs.Tasks,
+		probeMapScratches: b.objs.Scratches,
+		".bss":            b.objs.Bss,
+	}
+	for i := uint32(1); i < copies; i++ {
+		if err := spec.Variables[probeVarCopy].Set(i); err != nil {
+			return err
+		}
+		var h hookPrograms
+		if err := spec.LoadAndAssign(&h, &options); err != nil {
+			return fmt.Errorf("load copy %d of probe: %w", i, err)
+		}
+		b.hooks = append(b.hooks, h)
+	}
+	return nil
+}
+
+// hookCopies returns how many copies of the programs it takes on this kernel.
+func hookCopies() (uint32, error) {
+	running, err := features.LinuxVersionCode()
+	if err != nil {
+		return 0, fmt.Errorf("find out which kernel this is: %w", err)
+	}
+	if running >= preemptingVersion {
+		return copiesIfPreempted, nil
+	}
+	return 1, nil
+}
+
+func (b *ebpfBackend) attach() error {
+	for _, h := range b.hooks {
+		for _, p := range h.all() {
+			l, err := link.AttachTracing(link.TracingOptions{Program: p})
+			if err != nil {
+				return fmt.Errorf("attach %v: %w", p, err)
+			}
+			b.links = append(b.links, l)
+		}
 	}
 	return nil
 }
@@ -333,7 +409,12 @@ func (b *ebpfBackend) Close() (err error) {
 		if b.ring != nil {
 			err = errors.Join(err, b.ring.Close())
 		}
-		err = errors.Join(err, b.objs.Close())
+		for i := range b.hooks {
+			for _, p := range b.hooks[i].all() {
+				err = errors.Join(err, p.Close())
+			}
+		}
+		err = errors.Join(err, b.objs.Close(), b.objs.Bss.Close())
 	})
 	return err
 }

@@ -972,7 +972,20 @@ func init() {
 		time.Sleep(2 * time.Second)
 		return nil
 	}
+	testParts["busy"] = func([]string) error {
+		for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); {
+		}
+		return nil
+	}
 	testParts["breed"] = func(args []string) error {
+		// Whoever is busy beside them makes the kernel preempt, also in our programs.
+		for range 2 {
+			busy := partCommand("busy")
+			if err := busy.Start(); err != nil {
+				return err
+			}
+			defer busy.Process.Kill()
+		}
 		jobs := make(chan int)
 		var wg sync.WaitGroup
 		var failed error

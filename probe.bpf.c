@@ -166,8 +166,12 @@ struct task {
 	u32 tid;
 	struct shape call;
 	u8 dialed;  /* the connection of this system call is already reported */
+	u8 forked;  /* the child of this system call is already reported */
 	u8 entered; /* a sys_enter was seen since the task came into scope */
+	u8 closed;  /* the exit from this system call was seen by a copy before */
 	u8 watched; /* not in scope itself, but what it starts before a scope is set is */
+	u8 _pad[3];
+	u64 bprm; /* of the exec in this system call that is already reported */
 };
 
 /* Why something is missing. Order and number are shared with Go. */
@@ -196,7 +200,16 @@ struct mark_request {
 /* Bit 0 of a window's number: a call was open in it. The rest counts up. */
 #define WINDOW_IN_CALL 1
 
-/* Set before load. */
+/*
+ * A program that a task is in is not run for another task on the same CPU. Where
+ * the kernel can preempt the first task there, since Linux 7, that happens all the
+ * time. So each hook has copies of its program: the next one acts if the one before
+ * it was skipped, which the state of the task tells.
+ */
+const volatile u32 copies;
+const volatile u32 copy; /* from 0 */
+
+/* Set before load, too. */
 const volatile struct shape shapes[ABIS][SYSCALLS];
 const volatile u64 ring_size;	  /* bytes in the ring */
 const volatile u64 ring_headroom; /* of them, kept free of events so that a mark always fits */
@@ -215,6 +228,7 @@ u32 wanted_pid;
 u32 wanted_generation;
 u32 taken_tasks;
 u32 taken_processes;
+u32 refused_tasks; /* no memory for them */
 
 /*
  * Losses by window and reason. A window has the slot of its sequence number for
@@ -239,11 +253,11 @@ struct {
 	__type(value, struct task);
 } tasks SEC(".maps");
 
-/* One for each CPU and hook: programs on different hooks can interrupt each other. */
-enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_SMALL, HOOKS };
+/* One for each copy, CPU and hook: programs can interrupt each other, though not themselves. */
+enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_FORK, HOOK_STATE, HOOKS };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, HOOKS); /* times the number of CPUs */
+	__uint(max_entries, HOOKS); /* times the numbers of CPUs and copies */
 	__type(key, u32);
 	__type(value, struct scratch);
 } scratches SEC(".maps");
@@ -398,7 +412,7 @@ static __always_inline struct sock *sock_of(s32 fd)
 
 static __always_inline struct scratch *scratch_of(enum hook hook)
 {
-	u32 index = bpf_get_smp_processor_id() * HOOKS + hook;
+	u32 index = (bpf_get_smp_processor_id() * copies + copy) * HOOKS + hook;
 
 	return bpf_map_lookup_elem(&scratches, &index);
 }
@@ -723,14 +737,20 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 	t = current_in_scope();
 	if (!t)
 		return 0;
-	if (t->call.kind)
+	if (t->call.kind) {
+		if (copy)
+			return 0;		     /* an earlier copy has it */
 		count_loss(t->window, LOSS_SKIPPED); /* its exit never came */
+	}
 	t->window = READ_ONCE(current_window);
 	t->ts_ns = bpf_ktime_get_boot_ns();
 	read_args(t, regs);
 	t->args[ARG_CWD] = AT_FDCWD;
 	t->args[ARG_NONE] = 0;
 	t->dialed = false;
+	t->forked = false;
+	t->closed = false;
+	t->bprm = 0;
 	t->entered = true;
 	__builtin_memcpy(&t->call, (const void *)shape, sizeof(t->call));
 	return 0;
@@ -808,9 +828,12 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 		bpf_probe_read_user(&s->event.value, 8, (void *)arg(t, 0));
 		/* fallthrough */
 	case HOW_ELSEWHERE:
-		if (ret >= 0)
-			return;
-		break;
+		if (ret < 0)
+			break;
+		/* on_exec would have ended this call, and on_fork have left word. */
+		if (t->call.kind != KIND_SPAWN || !t->forked)
+			count_loss(t->window, LOSS_SKIPPED);
+		return;
 	case HOW_FD:
 		off = put_file(s, off, file_of(arg(t, t->call.dir)), TAG_PATH);
 		break;
@@ -853,20 +876,23 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	t = current_in_scope();
 	if (!t)
 		return 0;
-	if (!t->call.kind) {
+	if (t->call.kind) {
+		s = scratch_of(HOOK_EXIT);
+		if (s)
+			emit_call(s, t, ret);
+		t->call.kind = 0;
+		t->closed = true;
+	} else if (copy == copies - 1 && !t->closed && t->entered && shape->how != HOW_ELSEWHERE &&
+		   shape->how != HOW_CLONE3) {
 		/*
-		 * A new process comes out of a fork that it never went into, a new
-		 * program out of an exec that on_exec has closed, and a task may have
-		 * been in the call when it came into scope. Otherwise our entry was skipped.
+		 * No copy has seen the entry. (A new process comes out of a fork that it
+		 * never went into, a new program out of an exec that on_exec has ended,
+		 * and a task may have been in the call when it came into scope.)
 		 */
-		if (t->entered && shape->how != HOW_ELSEWHERE && shape->how != HOW_CLONE3)
-			count_loss(READ_ONCE(current_window), LOSS_SKIPPED);
-		return 0;
+		count_loss(READ_ONCE(current_window), LOSS_SKIPPED);
 	}
-	s = scratch_of(HOOK_EXIT);
-	if (s)
-		emit_call(s, t, ret);
-	t->call.kind = 0;
+	if (copy == copies - 1)
+		t->closed = false; /* what comes next is another call */
 	return 0;
 }
 
@@ -895,6 +921,9 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 		generation = t->generation;
 		window = t->call.kind ? t->window : READ_ONCE(current_window);
 	}
+	if (copy && bpf_task_storage_get(&tasks, child, 0, 0))
+		return 0; /* an earlier copy has it */
+	t->forked = true;
 	/* The child does not run before this returns, so it is in scope from its first step. */
 	new = bpf_task_storage_get(&tasks, child, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!new) {
@@ -910,7 +939,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	}
 	if (!process || t->watched)
 		return 0;
-	s = scratch_of(HOOK_SMALL);
+	s = scratch_of(HOOK_FORK);
 	if (!s)
 		return 0;
 	event_begin(s, t, KIND_SPAWN);
@@ -932,6 +961,9 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 
 	if (!in_scope(t))
 		return 0;
+	if (t->bprm == (u64)bprm)
+		return 0; /* an earlier copy has it */
+	t->bprm = (u64)bprm;
 	/* A thread that execs takes over the leader's pid; its storage stays with it. */
 	t->tid = t->pid;
 	s = scratch_of(HOOK_EXEC);
@@ -981,9 +1013,9 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	if (from != TCP_CLOSE || to != TCP_SYN_SENT)
 		return 0;
 	t = current_in_scope();
-	if (!t)
-		return 0;
-	s = scratch_of(HOOK_SMALL);
+	if (!t || (copy && (t->dialed || !t->call.kind)))
+		return 0; /* not in scope, or an earlier copy has it */
+	s = scratch_of(HOOK_STATE);
 	if (!s)
 		return 0;
 	event_begin(s, t, KIND_CONNECT);
@@ -1062,9 +1094,12 @@ int take_in(struct bpf_iter__task *ctx)
 		if (tgid_of(task) != wanted_pid)
 			return 0;
 		t = bpf_task_storage_get(&tasks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
-		if (t)
-			t->watched = true;
-		taken_tasks += t != NULL;
+		if (!t) {
+			refused_tasks++;
+			return 0;
+		}
+		t->watched = true;
+		taken_tasks++;
 		return 0;
 	}
 	pid = pid_number(BPF_CORE_READ(task, signal, pids[PIDTYPE_PGID]));
@@ -1075,6 +1110,7 @@ int take_in(struct bpf_iter__task *ctx)
 	}
 	t = bpf_task_storage_get(&tasks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {
+		refused_tasks++;
 		count_loss(READ_ONCE(current_window), LOSS_NO_MEMORY);
 		return 0;
 	}

@@ -170,9 +170,13 @@ type probeTask struct {
 		Value [2]uint8
 	}
 	Dialed  uint8
+	Forked  uint8
 	Entered uint8
+	Closed  uint8
 	Watched uint8
-	_       [1]byte
+	Pad     [3]uint8
+	_       [4]byte
+	Bprm    uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -191,6 +195,8 @@ const (
 	probeProgOnSysExit        = "on_sys_exit"
 	probeProgTakeIn           = "take_in"
 	probeVarArgType           = "arg_type"
+	probeVarCopies            = "copies"
+	probeVarCopy              = "copy"
 	probeVarCurrentGeneration = "current_generation"
 	probeVarCurrentWindow     = "current_window"
 	probeVarEventFlagType     = "event_flag_type"
@@ -201,6 +207,7 @@ const (
 	probeVarLossesTotal       = "losses_total"
 	probeVarMarkOpType        = "mark_op_type"
 	probeVarMarkRequestType   = "mark_request_type"
+	probeVarRefusedTasks      = "refused_tasks"
 	probeVarRingHeadroom      = "ring_headroom"
 	probeVarRingSize          = "ring_size"
 	probeVarSectionFlagType   = "section_flag_type"
@@ -282,6 +289,8 @@ type probeMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type probeVariableSpecs struct {
 	ArgType           *ebpf.VariableSpec `ebpf:"arg_type"`
+	Copies            *ebpf.VariableSpec `ebpf:"copies"`
+	Copy              *ebpf.VariableSpec `ebpf:"copy"`
 	CurrentGeneration *ebpf.VariableSpec `ebpf:"current_generation"`
 	CurrentWindow     *ebpf.VariableSpec `ebpf:"current_window"`
 	EventFlagType     *ebpf.VariableSpec `ebpf:"event_flag_type"`
@@ -292,6 +301,7 @@ type probeVariableSpecs struct {
 	LossesTotal       *ebpf.VariableSpec `ebpf:"losses_total"`
 	MarkOpType        *ebpf.VariableSpec `ebpf:"mark_op_type"`
 	MarkRequestType   *ebpf.VariableSpec `ebpf:"mark_request_type"`
+	RefusedTasks      *ebpf.VariableSpec `ebpf:"refused_tasks"`
 	RingHeadroom      *ebpf.VariableSpec `ebpf:"ring_headroom"`
 	RingSize          *ebpf.VariableSpec `ebpf:"ring_size"`
 	SectionFlagType   *ebpf.VariableSpec `ebpf:"section_flag_type"`
@@ -345,6 +355,8 @@ func (m *probeMaps) Close() error {
 // It can be passed to loadProbeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probeVariables struct {
 	ArgType           *ebpf.Variable `ebpf:"arg_type"`
+	Copies            *ebpf.Variable `ebpf:"copies"`
+	Copy              *ebpf.Variable `ebpf:"copy"`
 	CurrentGeneration *ebpf.Variable `ebpf:"current_generation"`
 	CurrentWindow     *ebpf.Variable `ebpf:"current_window"`
 	EventFlagType     *ebpf.Variable `ebpf:"event_flag_type"`
@@ -355,6 +367,7 @@ type probeVariables struct {
 	LossesTotal       *ebpf.Variable `ebpf:"losses_total"`
 	MarkOpType        *ebpf.Variable `ebpf:"mark_op_type"`
 	MarkRequestType   *ebpf.Variable `ebpf:"mark_request_type"`
+	RefusedTasks      *ebpf.Variable `ebpf:"refused_tasks"`
 	RingHeadroom      *ebpf.Variable `ebpf:"ring_headroom"`
 	RingSize          *ebpf.Variable `ebpf:"ring_size"`
 	SectionFlagType   *ebpf.Variable `ebpf:"section_flag_type"`
