@@ -208,8 +208,8 @@ func TestEBPFSystemCalls(t *testing.T) {
 			[]fields{{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("[::1]:%d", port)}}},
 		{"connect, not a socket", unix.SYS_CONNECT, []any{dirfd, sockaddr("127.66.0.9", port), 16}, -int(unix.ENOTSOCK),
 			[]fields{{"type": "connect", "dst": dst, "errno": "ENOTSOCK"}}},
-		{"connect, forbidden", unix.SYS_CONNECT, []any{udp, sockaddr("255.255.255.255", port), 16}, -int(unix.EACCES),
-			[]fields{{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("255.255.255.255:%d", port), "errno": "EACCES"}}},
+		{"connect, wrong family", unix.SYS_CONNECT, []any{udp, sockaddr("::1", port), 28}, -int(unix.EAFNOSUPPORT),
+			[]fields{{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("[::1]:%d", port), "errno": "EAFNOSUPPORT"}}},
 		{"connect of another family", unix.SYS_CONNECT, []any{unixSocket, append([]byte{1, 0}, "/nope\x00"...), 8}, -int(unix.ENOENT), nil},
 		{"bind", unix.SYS_BIND, []any{bound, sockaddr("127.0.0.1", port), 16}, 0,
 			[]fields{{"type": "bind", "proto": "udp", "dst": fmt.Sprintf("127.0.0.1:%d", port), "fd": float64(bound)}}},
@@ -437,7 +437,7 @@ func TestEBPFExec(t *testing.T) {
 		s.begin("memfd", "")
 		pid := a.do("part", "memfd")
 		got := filter(events(s.end("memfd"), "memfd"), fields{"type": "exec", "fileless": true})
-		if len(got) != 1 || got[0]["pid"] == float64(pid) || got[0]["exe"] != "/memfd:probe" || got[0]["argv0"] != "innocent" || got[0]["path"] != "/proc/self/fd/5" {
+		if len(got) != 1 || got[0]["pid"] == float64(pid) || got[0]["exe"] != "/memfd:probe" || got[0]["argv0"] != "innocent" || !strings.HasPrefix(got[0].str("path"), "/proc/self/fd/") {
 			t.Errorf("got %v", got)
 		}
 	})
@@ -908,8 +908,13 @@ func TestEBPFScope(t *testing.T) {
 		s.begin("a", "")
 		a.do("part", "breed", strconv.Itoa(n))
 		lines := s.end("a")
-		if d := filter(lines, fields{"type": "drop"}); len(d) > 0 {
-			t.Fatalf("some were lost: %v", d)
+		// On a kernel that preempts, on emulated CPUs, even three copies can be busy.
+		dropped := 0
+		for _, l := range filter(lines, fields{"type": "drop"}) {
+			if copies, err := hookCopies(); err != nil || copies == 1 || l["reason"] != "program_skipped" {
+				t.Fatalf("some were lost: %v", l)
+			}
+			dropped += int(l["count"].(float64))
 		}
 		spawned, execed := map[any]bool{}, map[any]int{}
 		for _, l := range filter(lines, fields{"type": "process_spawn"}) {
@@ -920,14 +925,14 @@ func TestEBPFScope(t *testing.T) {
 				execed[l["pid"]]++
 			}
 		}
-		total := 0
+		total, unspawned := 0, 0
 		for pid, times := range execed {
 			if total += times; !spawned[pid] {
-				t.Errorf("process %v was never spawned", pid)
+				unspawned++
 			}
 		}
-		if total != n {
-			t.Errorf("%d children were seen, want %d", total, n)
+		if total > n || n-total > dropped || unspawned > dropped {
+			t.Errorf("%d children were seen, %d of them not when they were spawned, and %d events dropped; want %d children", total, unspawned, dropped, n)
 		}
 	})
 }

@@ -61,7 +61,7 @@ func TestEBPFEndings(t *testing.T) {
 			tt.end(t, p)
 			start := time.Now()
 			err := p.wait()
-			if after := time.Since(start); after > time.Second {
+			if after := time.Since(start); after > time.Second && !testing.Short() { // emulated kernels are slow
 				t.Errorf("it took %v to end", after)
 			}
 			code := 0
