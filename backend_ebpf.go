@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -38,6 +40,8 @@ type ebpfBackend struct {
 	windows [lossSlots]uint64 // the window that owns the slot of losses
 
 	drained chan struct{} // next has made room while mark was waiting
+	marked  chan struct{} // a mark is on its way
+	caught  bool          // next has caught up with the ring
 	closed  chan struct{}
 	once    sync.Once
 
@@ -78,6 +82,9 @@ const (
 	// reported what is in it long before another window owns it.
 	maxMarksOnTheirWay = lossSlots/2 - 1
 
+	// gatherTime is how long an event may wait for others.
+	gatherTime = 500 * time.Microsecond
+
 	// copiesIfPreempted is how many programs there are on each hook where one can
 	// be preempted; see copies in probe.bpf.c.
 	copiesIfPreempted = 3
@@ -93,7 +100,7 @@ const (
 // newEBPFBackend loads and attaches the kernel side. ringSize is in bytes, a power
 // of two. What the machine lacks is an errUnavailable.
 func newEBPFBackend(ringSize int) (_ backend, err error) {
-	b := &ebpfBackend{drained: make(chan struct{}, 1), closed: make(chan struct{})}
+	b := &ebpfBackend{drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			b.Close()
@@ -229,18 +236,43 @@ func (b *ebpfBackend) attach() error {
 
 // explainEBPF says what is missing and how to get it, if that is why err happened.
 func explainEBPF(err error) error {
+	// Without privilege, the kernel says EPERM, or refuses parts of the program.
+	if lacking := lackingCapabilities(); lacking != "" {
+		return unavailable{fmt.Errorf("eBPF needs root, or CAP_BPF and CAP_PERFMON, and this process lacks %s; use sudo (%w)", lacking, err)}
+	}
 	var verifier *ebpf.VerifierError
 	switch {
 	case errors.As(err, &verifier) && len(verifier.Log) > 0:
-		return fmt.Errorf("the kernel refused the program: %+v", verifier)
+		return fmt.Errorf("the kernel refused the program; please report this with the kernel's version: %+v", verifier)
 	case errors.Is(err, unix.EPERM):
-		return unavailable{fmt.Errorf("%w; run it as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_RESOURCE", err)}
+		return unavailable{fmt.Errorf("%w; something forbids eBPF here: a container's seccomp filter, or kernel lockdown", err)}
 	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported),
 		// Linux 5.13 and older just say EINVAL.
 		errors.Is(features.HaveProgramType(ebpf.Syscall), ebpf.ErrNotSupported):
 		return unavailable{fmt.Errorf("%w; it needs Linux 5.15 or later with CONFIG_DEBUG_INFO_BTF", err)}
 	}
 	return err
+}
+
+// lackingCapabilities names what this process lacks of the capabilities for eBPF
+// (capabilities(7)); it is empty if there is nothing, or if that cannot be told.
+func lackingCapabilities() string {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	if unix.Capget(&header, &sets[0]) != nil {
+		return ""
+	}
+	has := func(capability int) bool { return sets[capability/32].Effective&(1<<(capability%32)) != 0 }
+	var lacking []string
+	if !has(unix.CAP_SYS_ADMIN) {
+		if !has(unix.CAP_BPF) {
+			lacking = append(lacking, "CAP_BPF")
+		}
+		if !has(unix.CAP_PERFMON) {
+			lacking = append(lacking, "CAP_PERFMON")
+		}
+	}
+	return strings.Join(lacking, " and ")
 }
 
 func (b *ebpfBackend) name() string { return "ebpf" }
@@ -309,6 +341,7 @@ func (b *ebpfBackend) mark(m *mark) error {
 				return fmt.Errorf("run mark: %w", err)
 			}
 			if ret == 0 {
+				wake(b.marked)
 				return nil
 			}
 		}
@@ -321,6 +354,9 @@ func (b *ebpfBackend) mark(m *mark) error {
 }
 
 func (b *ebpfBackend) next(r *record) error {
+	if b.caught {
+		b.gather()
+	}
 	if err := b.ring.ReadInto(&b.sample); errors.Is(err, os.ErrClosed) {
 		return io.EOF
 	} else if err != nil {
@@ -336,6 +372,7 @@ func (b *ebpfBackend) next(r *record) error {
 		origin: e.header.Origin,
 		more:   b.sample.Remaining > 0,
 	}
+	b.caught = !r.more
 	if e.kind() != probeKindKIND_MARK {
 		r.event = e
 	}
@@ -351,12 +388,30 @@ func (b *ebpfBackend) next(r *record) error {
 	}
 	if b.waiting {
 		b.waiting = false
-		select {
-		case b.drained <- struct{}{}:
-		default:
-		}
+		wake(b.drained)
 	}
 	return nil
+}
+
+// wake leaves word in a channel with room for one.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// gather lets events gather for a moment, unless a mark comes. The kernel wakes
+// the reader for the first event after it has caught up: without this it would
+// for nearly each, at the cost of whoever made the event.
+func (b *ebpfBackend) gather() {
+	timer := time.NewTimer(gatherTime)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-b.marked:
+	case <-b.closed:
+	}
 }
 
 // lossReasons is how drop lines name enum loss.

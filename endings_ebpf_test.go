@@ -192,3 +192,57 @@ func init() {
 		return err
 	}
 }
+
+// TestEBPFPrivileges checks what it takes, and what is said without it.
+func TestEBPFPrivileges(t *testing.T) {
+	ebpfOrSkip(t, minRingSize).Close()
+	for name, tt := range map[string]struct {
+		caps []uintptr
+		code int
+		err  string
+	}{
+		"CAP_BPF and CAP_PERFMON": {[]uintptr{unix.CAP_BPF, unix.CAP_PERFMON}, 0, ""},
+		"CAP_BPF alone":           {[]uintptr{unix.CAP_BPF}, exitUnavailable, "lacks CAP_PERFMON"},
+		"none":                    {nil, exitUnavailable, "lacks CAP_BPF and CAP_PERFMON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var stderr strings.Builder
+			cmd := partCommand("probe")
+			cmd.Stderr = &stderr
+			cmd.SysProcAttr = &syscall.SysProcAttr{
+				Credential:  &syscall.Credential{Uid: 65534, Gid: 65534},
+				AmbientCaps: tt.caps,
+			}
+			// The test binary lies where others cannot read.
+			exe, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := os.ReadFile(exe)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir, err := os.MkdirTemp("", "probe")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			cmd.Path, cmd.Dir = filepath.Join(dir, "probe"), "/"
+			for _, err := range []error{os.Chmod(dir, 0o755), os.WriteFile(cmd.Path, b, 0o755)} {
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			out, err := cmd.Output()
+			if cmd.ProcessState.ExitCode() != tt.code || !strings.Contains(stderr.String(), tt.err) {
+				t.Errorf("%v, and it says %q; want code %d and %q", err, stderr.String(), tt.code, tt.err)
+			}
+			if n := strings.Count(stderr.String(), "\n"); tt.code != 0 && n != 1 {
+				t.Errorf("it says %d lines", n)
+			}
+			if ready := strings.Contains(string(out), `"ready"`); ready != (tt.code == 0) {
+				t.Errorf("output is %q", out)
+			}
+		})
+	}
+}
