@@ -212,10 +212,13 @@ func ids(calls []*call) []string {
 }
 
 // override puts a bucket and a call id, as JSON and nil for none, in the place of
-// the verdict's own.
+// the verdict's own. A bucket other than "call" comes without a call id, unless
+// that is given, too.
 func (v *verdict) override(bucket, callID []byte) {
 	if bucket != nil {
-		v.bucket = string(bucket)
+		if v.bucket = string(bucket); v.bucket != bucketCall {
+			v.callID = ""
+		}
 	}
 	if callID != nil {
 		v.callID = string(callID)

@@ -30,7 +30,8 @@ type ebpfBackend struct {
 	takeIn *link.Iter
 	ring   *ringbuf.Reader
 
-	generation uint32 // of the scope; see take_in
+	control    sync.Mutex // held while the control side is in the kernel
+	generation uint32     // of the scope; see take_in
 
 	mu      sync.Mutex
 	marks   []*mark           // on their way through the ring, oldest first
@@ -277,7 +278,24 @@ func lackingCapabilities() string {
 
 func (b *ebpfBackend) name() string { return "ebpf" }
 
+// lockOpen locks b.control unless b is closed. What Close takes away is still in use
+// until it is unlocked.
+func (b *ebpfBackend) lockOpen() error {
+	b.control.Lock()
+	select {
+	case <-b.closed:
+		b.control.Unlock()
+		return os.ErrClosed
+	default:
+		return nil
+	}
+}
+
 func (b *ebpfBackend) scope(pgid int) (processes int, err error) {
+	if err := b.lockOpen(); err != nil {
+		return 0, err
+	}
+	defer b.control.Unlock()
 	b.generation++
 	for range maxTakeInPasses {
 		taken, err := b.pass(pgid)
@@ -336,7 +354,11 @@ func (b *ebpfBackend) mark(m *mark) error {
 		room := b.token-b.seen < maxMarksOnTheirWay
 		b.mu.Unlock()
 		if room {
+			if err := b.lockOpen(); err != nil {
+				return err
+			}
 			ret, err := b.objs.Mark.Run(&ebpf.RunOptions{Context: &request})
+			b.control.Unlock()
 			if err != nil {
 				return fmt.Errorf("run mark: %w", err)
 			}
@@ -455,6 +477,8 @@ func (b *ebpfBackend) losses(upTo uint64, report func(window uint64, reason stri
 func (b *ebpfBackend) Close() (err error) {
 	b.once.Do(func() {
 		close(b.closed)
+		b.control.Lock()
+		defer b.control.Unlock()
 		for _, l := range b.links {
 			err = errors.Join(err, l.Close())
 		}

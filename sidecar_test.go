@@ -1,4 +1,4 @@
-//go:build unix
+//go:build linux
 
 package main
 
@@ -57,7 +57,8 @@ b"}},
 	{"trigger":"end","tool":"t","event":{"type":"file_delete","pid":4,"deep":{ "x" : [1, "é", "\ud800"] }}},
 	{"trigger":"begin","tool":"other","event":{"type":"never"}},
 	{"trigger":"begin","event":{"pid":9}},
-	{"trigger":"end","event":{"type":"kept","bucket":"mine","call_id":"own"}}
+	{"trigger":"end","event":{"type":"kept","bucket":"mine","call_id":"own"}},
+	{"trigger":"end","event":{"type":"late","bucket":"ambient"}}
 ]}`
 
 func TestFakeSession(t *testing.T) {
@@ -74,7 +75,7 @@ func TestFakeSession(t *testing.T) {
 		"exec startup",
 		"scope ambient", "connect ambient",
 		"begin call 1", "file_open call 1",
-		"file_delete call 1", "kept mine own", "end call 1",
+		"file_delete call 1", "kept mine own", "late ambient", "end call 1",
 		"end call unknown",
 		"parse_error ambient",
 		"begin call 2",
@@ -105,7 +106,7 @@ func TestFakeSession(t *testing.T) {
 	if l := got[5]; !reflect.DeepEqual(l["deep"], map[string]any{"x": []any{1.0, "é", "\uFFFD"}}) {
 		t.Errorf("event is %v", l)
 	}
-	if l := got[8]; l["error"] == "" {
+	if l := got[9]; l["error"] == "" {
 		t.Errorf("end without begin is %v", l)
 	}
 }
