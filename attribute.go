@@ -1,6 +1,9 @@
 package main
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // Window numbers count up by two; bit 0 says whether a call was open in the
 // window. Window 0 is before the first mark. The kernel side knows nothing of a
@@ -39,8 +42,10 @@ type windowInfo struct {
 // them in stream order, when the marks come back through the backend.
 type attribution struct {
 	mu      sync.Mutex
-	windows []windowInfo // by sequence number
-	open    []*call      // in the newest window
+	windows []windowInfo          // by sequence number, from first on
+	first   uint64                // sequence number of windows[0]
+	older   map[uint64]windowInfo // those before it that are still needed, by sequence number
+	open    []*call               // in the newest window
 	scoped  bool
 }
 
@@ -55,7 +60,7 @@ func (a *attribution) push() uint64 {
 }
 
 func (a *attribution) newest() uint64 {
-	w := uint64(len(a.windows)-1) * windowStep
+	w := (a.first + uint64(len(a.windows)) - 1) * windowStep
 	if len(a.open) > 0 {
 		w |= windowInCall
 	}
@@ -197,10 +202,41 @@ func (w windowInfo) idleBucket() string {
 
 // info returns what is known of a window. One that was never given out had no call.
 func (a *attribution) info(window uint64) windowInfo {
-	if sequence := window / windowStep; sequence < uint64(len(a.windows)) {
-		return a.windows[sequence]
+	sequence := window / windowStep
+	if info, ok := a.older[sequence]; ok {
+		return info
+	}
+	if i := sequence - a.first; sequence >= a.first && i < uint64(len(a.windows)) {
+		return a.windows[i]
 	}
 	return windowInfo{scoped: true}
+}
+
+// A pruning forgets the windows before one, but for those that are live.
+type pruning struct {
+	before uint64
+	live   []map[uint64]bool
+}
+
+// prune forgets windows. A session of a million calls would keep two million of
+// them, and a process needs at most two: that of its system call, and its origin.
+func (a *attribution) prune(p *pruning) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	older := map[uint64]windowInfo{}
+	for _, live := range p.live {
+		for window := range live {
+			if sequence := window / windowStep; window < p.before {
+				older[sequence] = a.info(window)
+			}
+		}
+	}
+	before := min(p.before/windowStep, a.first+uint64(len(a.windows))-1)
+	if before > a.first {
+		a.windows = slices.Clone(a.windows[before-a.first:]) // or the array stays
+		a.first = before
+	}
+	a.older = older
 }
 
 func ids(calls []*call) []string {

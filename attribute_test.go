@@ -117,3 +117,40 @@ func TestWindowNumbers(t *testing.T) {
 		t.Errorf("an end without begin makes window %d of call %v", w, c)
 	}
 }
+
+// TestPrune checks that what can still be asked for is kept, and nothing else.
+func TestPrune(t *testing.T) {
+	a := newAttribution()
+	var windows []uint64
+	for range 100 {
+		c, _, w := a.begin(`"x"`, "")
+		windows = append(windows, w)
+		a.end(`"x"`)
+		a.close(c)
+	}
+	b, _, _ := a.begin(`"open"`, "")
+	before := a.current()
+	a.prune(&pruning{before: windows[90], live: []map[uint64]bool{{windows[3]: true, 0: true}, {windows[4]: true}}})
+	for i, want := range map[int]string{2: "", 3: `"x"`, 4: `"x"`, 5: "", 89: "", 90: `"x"`, 99: `"x"`} {
+		if got := a.attribute(windows[i], 0).originID; got != want {
+			t.Errorf("window %d comes from %q, want %q", i, got, want)
+		}
+	}
+	if v := a.attribute(0, windows[4]); v.bucket != bucketStartup || v.originID != `"x"` {
+		t.Errorf("window 0 is %+v", v)
+	}
+	if w := a.current(); w != before || a.attribute(w, 0).callID != `"open"` {
+		t.Errorf("the current window is %d, and was %d", w, before)
+	}
+	if n := len(a.windows) + len(a.older); n > 30 {
+		t.Errorf("%d windows are kept", n)
+	}
+	a.prune(&pruning{before: before + 100*windowStep})
+	if w := a.current(); w != before || a.attribute(w, 0).callID != `"open"` {
+		t.Errorf("pruned beyond its end, the current window is %d, and was %d", w, before)
+	}
+	if _, w := a.end(`"open"`); w/windowStep != before/windowStep+1 {
+		t.Errorf("window %d follows %d", w, before)
+	}
+	_ = b
+}

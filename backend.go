@@ -2,8 +2,8 @@ package main
 
 import "io"
 
-// A backend is where records come from. scope and mark are called by one
-// goroutine, next, losses and now by another; close by any.
+// A backend is where records come from. scope, mark and live are called by one
+// goroutine, next and losses by another, Close by any.
 type backend interface {
 	// name is what the ready status calls it.
 	name() string
@@ -17,8 +17,12 @@ type backend interface {
 	// events: see the rules in probe.bpf.c. It waits while there is no room for it.
 	mark(m *mark) error
 
+	// live returns the windows that a record can still name which is completed after
+	// the next mark, besides the current one and those to come.
+	live() (map[uint64]bool, error)
+
 	// next waits for the next record and puts it into r, whose contents are
-	// valid until the next call. It returns io.EOF after close.
+	// valid until the next call. It returns io.EOF after Close.
 	next(r *record) error
 
 	// losses calls report for what went missing since the last call, by the
@@ -26,11 +30,15 @@ type backend interface {
 	// told apart (windowUnknown).
 	losses(upTo uint64, report func(window uint64, reason string, count uint64))
 
-	// close ends next, takes away what is attached and frees the rest.
+	// Close ends next, takes away what is attached and frees the rest.
 	io.Closer
 }
 
 const processesUnknown = -1
+
+// lossSlots is for how many windows losses are told apart (LOSS_SLOTS in
+// probe.bpf.c; a test compares them).
+const lossSlots = 2048
 
 // markOp says what a mark does to the window.
 type markOp uint32
@@ -50,8 +58,9 @@ type mark struct {
 	op     markOp
 	window uint64
 	status status
-	closes *call // the call that it ends; nil for none
-	stop   bool  // nothing follows
+	closes *call    // the call that it ends; nil for none
+	stop   bool     // nothing follows
+	prune  *pruning // windows to forget; nil for none
 }
 
 // A record is one thing from a backend: a mark, or an event that was completed.

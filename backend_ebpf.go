@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -74,9 +75,6 @@ func (h *hookPrograms) all() []*ebpf.Program {
 const (
 	// ringHeadroom keeps room for a few thousand marks however many events there are.
 	ringHeadroom = 256 << 10
-
-	// lossSlots is LOSS_SLOTS in probe.bpf.c; a test compares them.
-	lossSlots = 2048
 
 	// maxMarksOnTheirWay bounds how far mark may be ahead of next. The kernel side
 	// counts in a window's slot for half of lossSlots windows, so that next has
@@ -316,28 +314,53 @@ func (b *ebpfBackend) scope(pgid int) (processes int, err error) {
 
 // pass runs take_in over all tasks once and returns how many it took.
 func (b *ebpfBackend) pass(pid int) (taken uint32, err error) {
+	if _, err := b.runTakeIn(pid, b.generation); err != nil {
+		return 0, err
+	}
+	return taken, b.objs.TakenTasks.Get(&taken)
+}
+
+func (b *ebpfBackend) live() (map[uint64]bool, error) {
+	if err := b.lockOpen(); err != nil {
+		return nil, err
+	}
+	defer b.control.Unlock()
+	raw, err := b.runTakeIn(0, 0)
+	if err != nil {
+		return nil, err
+	}
+	windows := map[uint64]bool{}
+	for ; len(raw) >= 8; raw = raw[8:] {
+		windows[binary.NativeEndian.Uint64(raw)] = true
+	}
+	return windows, nil
+}
+
+// runTakeIn runs take_in over all tasks once and returns what it writes.
+func (b *ebpfBackend) runTakeIn(pid int, generation uint32) ([]byte, error) {
 	for _, v := range []struct {
 		variable *ebpf.Variable
 		value    uint32
 	}{
 		{b.objs.WantedPid, uint32(pid)},
-		{b.objs.WantedGeneration, b.generation},
+		{b.objs.WantedGeneration, generation},
 		{b.objs.TakenTasks, 0},
 		{b.objs.TakenProcesses, 0},
 	} {
 		if err := v.variable.Set(v.value); err != nil {
-			return 0, err
+			return nil, err
 		}
 	}
 	tasks, err := b.takeIn.Open()
 	if err != nil {
-		return 0, fmt.Errorf("open take_in: %w", err)
+		return nil, fmt.Errorf("open take_in: %w", err)
 	}
 	defer tasks.Close()
-	if _, err := io.Copy(io.Discard, tasks); err != nil {
-		return 0, fmt.Errorf("read take_in: %w", err)
+	raw, err := io.ReadAll(tasks)
+	if err != nil {
+		return nil, fmt.Errorf("read take_in: %w", err)
 	}
-	return taken, b.objs.TakenTasks.Get(&taken)
+	return raw, nil
 }
 
 func (b *ebpfBackend) mark(m *mark) error {

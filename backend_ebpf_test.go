@@ -713,6 +713,19 @@ func TestEBPFLineage(t *testing.T) {
 	check("later", poke(), "file_open ambient a")
 	s.begin("b", "")
 	check("in another call", poke(), "file_open call b a")
+	// So many calls later that all others are forgotten.
+	for i := range 3 * pruneInterval {
+		id := strconv.Itoa(i)
+		s.sendBegin(id, "")
+		s.sendEnd(id)
+		s.untilStatus("end", id)
+	}
+	s.session.attr.mu.Lock()
+	if n := len(s.session.attr.windows); n > 2*pruneInterval {
+		t.Errorf("%d windows are kept", n)
+	}
+	s.session.attr.mu.Unlock()
+	check("much later", poke(), "file_open call b a")
 	// The actor itself is older than any call.
 	a.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/actor", unix.O_RDONLY, 0)
 	if got := filter(s.end("b"), fields{"path": "/actor"}); len(got) != 1 || brief(got[0]) != "file_open call b" {
@@ -728,7 +741,7 @@ func init() {
 			os.ReadFile("/lineage-child")
 			return nil
 		}
-		return waitAtFifo(2, func() error {
+		return waitAtFifo(3, func() error {
 			os.ReadFile("/lineage")
 			return partCommand("lineage", "child").Run()
 		})

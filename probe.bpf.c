@@ -223,7 +223,10 @@ u32 self_tgid; /* in the initial namespace */
 u32 self_level;
 struct pid_namespace *self_pid_ns;
 
-/* What take_in is to look for, and the number of tasks that it newly took. */
+/*
+ * What take_in is to look for (with no generation: windows), and the number of tasks
+ * that it newly took.
+ */
 u32 wanted_pid;
 u32 wanted_generation;
 u32 taken_tasks;
@@ -1080,16 +1083,29 @@ int mark(struct mark_request *ctx)
  * or, for the scope before the first one, watches the sidecar's parent. Go reads
  * the iterator until a pass takes in nobody new: a child that was forked by a
  * task before that task was taken in is found by the next pass.
+ *
+ * Without a generation it writes, for each task in scope, the windows that its next
+ * record can name: that of the system call that it is in, and its origin.
  */
 SEC("iter/task")
 int take_in(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
+	u64 windows[2];
 	struct task *t;
 	u32 pid;
 
 	if (!task || (task->flags & PF_KTHREAD) || task->tgid == self_tgid)
 		return 0;
+	if (!wanted_generation) {
+		t = bpf_task_storage_get(&tasks, task, 0, 0);
+		if (!in_scope(t))
+			return 0;
+		windows[0] = t->call.kind ? t->window : 0;
+		windows[1] = t->origin;
+		bpf_seq_write(ctx->meta->seq, windows, sizeof(windows));
+		return 0;
+	}
 	if (wanted_generation == 1) {
 		if (tgid_of(task) != wanted_pid)
 			return 0;

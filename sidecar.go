@@ -22,6 +22,9 @@ type session struct {
 	line    line
 	window  uint64 // of the last mark that was read
 
+	pruned  uint64          // newest window when windows were last pruned
+	wasLive map[uint64]bool // what was live then
+
 	lines chan controlLine // from the client
 	due   chan control     // ends whose grace is over
 	quit  chan error       // from outside: a signal, or the client's end of the output
@@ -184,11 +187,38 @@ func (s *session) scope(ctl control) error {
 }
 
 func (s *session) begin(ctl control) error {
+	prune, err := s.pruneWindows()
+	if err != nil {
+		return err
+	}
 	_, replaced, window := s.attr.begin(ctl.callID, ctl.tool)
 	return s.backend.mark(&mark{
-		op: markBegin, window: window, closes: replaced,
+		op: markBegin, window: window, closes: replaced, prune: prune,
 		status: status{message: "begin", callID: ctl.callID, tool: ctl.tool},
 	})
+}
+
+// pruneInterval is how many windows are made before old ones are forgotten. Losses
+// are reported by window for lossSlots windows.
+const pruneInterval = 2 * lossSlots
+
+// pruneWindows returns, from time to time, which windows to forget when the next
+// mark is read: what the kernel has written by now is read by then, and what it
+// writes later names a live window or a new one. A window must not have been live
+// the last time either, since a process that forks while they are gathered, and
+// ends, can hide that its child has its origin.
+func (s *session) pruneWindows() (*pruning, error) {
+	current := s.attr.current()
+	if current < s.pruned+pruneInterval*windowStep {
+		return nil, nil
+	}
+	live, err := s.backend.live()
+	if err != nil {
+		return nil, err
+	}
+	p := &pruning{before: current - lossSlots*windowStep, live: []map[uint64]bool{live, s.wasLive}}
+	s.pruned, s.wasLive = current, live
+	return p, nil
 }
 
 func (s *session) end(ctl control) error {
@@ -273,6 +303,9 @@ func (s *session) apply(r *record) error {
 		return err
 	}
 	s.window = m.window
+	if m.prune != nil {
+		s.attr.prune(m.prune)
+	}
 	if m.op == markBegin {
 		s.attr.close(m.closes)
 	}
