@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Files and their names: what is behind a descriptor, the path of it, and what the
+ * caller called it.
+ */
+#ifndef __PATH_BPF_H__
+#define __PATH_BPF_H__
+
+#include "build.bpf.h"
+
+#define AT_FDCWD (-100)
+
+/* The current process's open file with that descriptor, or NULL. */
+static __always_inline struct file *file_of(s32 fd)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
+	struct file **fds, *file = NULL;
+
+	if (!fdt || (u32)fd >= BPF_CORE_READ(fdt, max_fds))
+		return NULL;
+	fds = BPF_CORE_READ(fdt, fd);
+	bpf_probe_read_kernel(&file, sizeof(file), &fds[(u32)fd]);
+	return file;
+}
+
+/* A walk from a file up to the root, and where its next name goes. */
+struct walk {
+	struct scratch *s;
+	struct dentry *dentry;
+	struct dentry *mnt_root; /* of mnt */
+	struct mount *mnt;
+	u32 at;
+	u32 end; /* of the section */
+	u8 flags;
+};
+
+/*
+ * Takes one step, to the parent directory or mount; returns whether it was the last.
+ * Pointers are copied out of w, or CO-RE would look for struct walk in the kernel.
+ */
+static long walk_step(u32 step, struct walk *w)
+{
+	struct dentry *dentry = w->dentry, *parent;
+	struct mount *mnt = w->mnt, *mnt_parent;
+	long n;
+
+	if (dentry == w->mnt_root) {
+		mnt_parent = BPF_CORE_READ(mnt, mnt_parent);
+		if (mnt_parent == mnt || !mnt_parent) {
+			w->flags = 0;
+			return 1;
+		}
+		w->dentry = BPF_CORE_READ(mnt, mnt_mountpoint);
+		w->mnt = mnt_parent;
+		w->mnt_root = BPF_CORE_READ(mnt_parent, mnt.mnt_root);
+		return 0;
+	}
+	n = bpf_probe_read_kernel_str(tail_at(w->s, w->at), NAME_LEN,
+				      BPF_CORE_READ(dentry, d_name.name));
+	if (n <= 0) {
+		w->flags = SECTION_UNREADABLE;
+		return 1;
+	}
+	w->at += n;
+	parent = BPF_CORE_READ(dentry, d_parent);
+	if (parent == dentry || !parent) {
+		w->flags = 0; /* in no directory: a memfd, a pipe */
+		return 1;
+	}
+	w->dentry = parent;
+	return w->at > w->end;
+}
+
+/*
+ * Appends the names from dentry up to the root of its mount namespace. The walk
+ * goes from mount to mount as d_path does, but does not stop at the root of a
+ * process that is in a chroot, since its reader is not.
+ */
+__noinline u32 put_path(struct scratch *s, u32 off, u64 dentry_address, u64 mnt_address, u32 tag)
+{
+	struct walk w = {
+	    .s = s,
+	    .dentry = (struct dentry *)dentry_address,
+	    .at = off + sizeof(struct section),
+	    .end = off + PATH_LEN,
+	    .flags = SECTION_CUT,
+	};
+	struct mount *mnt;
+
+	if (!s)
+		return off;
+	if (!dentry_address || !mnt_address)
+		return section_end(s, off, 0, tag, SECTION_UNREADABLE);
+	mnt = (struct mount *)(mnt_address - bpf_core_field_offset(struct mount, mnt));
+	w.mnt = mnt;
+	w.mnt_root = BPF_CORE_READ(mnt, mnt.mnt_root);
+	/* bpf_loop came with 5.17; the verifier walks a plain loop step by step. */
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop(PATH_STEPS, walk_step, &w, 0);
+	} else {
+		for (u32 i = 0; i < PATH_STEPS_OLD; i++)
+			if (walk_step(i, &w))
+				break;
+	}
+	return section_end(s, off, w.at - off - sizeof(struct section), tag, w.flags);
+}
+
+static __always_inline u32 put_file(struct scratch *s, u32 off, struct file *file, u32 tag)
+{
+	return put_path(s, off, (u64)BPF_CORE_READ(file, f_path.dentry),
+			(u64)BPF_CORE_READ(file, f_path.mnt), tag);
+}
+
+/* Appends a string of the caller's. */
+__noinline u32 put_string(struct scratch *s, u32 off, u64 address, u32 tag)
+{
+	long n;
+
+	if (!s)
+		return off;
+	n = bpf_probe_read_user_str(tail_at(s, off + sizeof(struct section)), PATH_LEN,
+				    (void *)address);
+	if (n <= 0)
+		return section_end(s, off, 0, tag, SECTION_UNREADABLE);
+	return section_end(s, off, n - 1, tag, n == PATH_LEN ? SECTION_CUT : 0);
+}
+
+/*
+ * Appends the directory that a name with that first character starts from: for an
+ * absolute one the process's own root, which is not the namespace's in a chroot.
+ */
+static __always_inline u32 put_start(struct scratch *s, u32 off, u8 first, s32 dirfd, u32 tag)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (first == '/')
+		return put_path(s, off, (u64)BPF_CORE_READ(task, fs, root.dentry),
+				(u64)BPF_CORE_READ(task, fs, root.mnt), tag);
+	if (dirfd == AT_FDCWD)
+		return put_path(s, off, (u64)BPF_CORE_READ(task, fs, pwd.dentry),
+				(u64)BPF_CORE_READ(task, fs, pwd.mnt), tag);
+	return put_file(s, off, file_of(dirfd), tag);
+}
+
+/* Appends a name of the caller's and, under the next tag, where it starts. */
+__noinline u32 put_name(struct scratch *s, u32 off, s32 dirfd, u64 address, u32 tag)
+{
+	u32 next;
+
+	if (!s)
+		return off;
+	next = put_string(s, off, address, tag);
+	return put_start(s, next, *tail_at(s, off + sizeof(struct section)), dirfd, tag + 1);
+}
+
+#endif

@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * What both sides know: records, marks and the table of system calls. Go gets its
+ * twin of each type from here (generate.go).
+ */
+#ifndef __RECORD_BPF_H__
+#define __RECORD_BPF_H__
+
+#define COMM_LEN 16
+#define ABIS 2	     /* the machine's own, and the 32-bit one beside it */
+#define SYSCALLS 512 /* numbers per ABI; the highest in use is below 480 */
+#define ARGS 8	     /* six of the system call, and two constants: see enum arg */
+#define PATH_LEN 4096
+#define NAME_LEN 256	  /* NAME_MAX and a NUL */
+#define ARGV_LEN 16384	  /* bytes of arguments that an exec record holds */
+#define PATH_STEPS 4096	  /* directories and mounts from a file to the root */
+#define PATH_STEPS_OLD 64 /* where there is no bpf_loop */
+#define TAIL_LEN 32768	  /* a power of two: offsets are masked with it */
+#define LOSS_SLOTS 2048
+#define SENDMMSG_MAX 1024   /* UIO_MAXIOV: sendmmsg(2) sends no more at once */
+#define SENDMMSG_MAX_OLD 64 /* where there is no bpf_loop */
+
+/* What a record tells of. Wire numbers: append only, zero is never valid. */
+enum kind {
+	KIND_MARK = 1,
+	KIND_EXEC = 2,
+	KIND_EXEC_FAILED = 3,
+	KIND_SPAWN = 4,
+	KIND_CONNECT = 5,
+	KIND_BIND = 6,
+	KIND_LISTEN = 7,
+	KIND_OPEN = 8,
+	KIND_DELETE = 9,
+	KIND_MKDIR = 10,
+	KIND_RENAME = 11,
+	KIND_SYMLINK = 12,
+	KIND_LINK = 13,
+	KIND_CHMOD = 14,
+	KIND_PTRACE = 15,
+};
+
+/* How on_sys_exit gathers what a system call leaves behind. */
+enum how {
+	HOW_NAMES = 0, /* up to two names, each relative to a directory */
+	HOW_OPEN = 1,  /* a name, and the file behind the new descriptor */
+	HOW_OPENAT2 = 2,
+	HOW_FD = 3, /* the file behind a descriptor */
+	HOW_CONNECT = 4,
+	HOW_BIND = 5,
+	HOW_LISTEN = 6,
+	HOW_SENDTO = 7,
+	HOW_SENDMSG = 8,
+	HOW_SENDMMSG = 9,
+	HOW_ELSEWHERE = 10, /* success is seen by another hook, failure here */
+	HOW_CLONE3 = 11,    /* the same, with the flags in memory */
+	HOW_SYMLINK = 12,   /* a name, and a target that is just a string */
+	HOW_CREAT = 13,	    /* HOW_OPEN, with the flags that creat(2) stands for */
+};
+
+/* Where an argument of struct shape is: 0 to 5 in the system call, or constant. */
+enum arg {
+	ARG_CWD = 6,  /* AT_FDCWD */
+	ARG_NONE = 7, /* zero */
+};
+
+/*
+ * What one system call number of one ABI means. Go fills the table of them
+ * (syscalls.go), so nothing here knows a number.
+ */
+struct shape {
+	u8 kind; /* enum kind; zero: not watched */
+	u8 how;
+	u8 dir; /* this and the rest: enum arg */
+	u8 name;
+	u8 dir2;
+	u8 name2;
+	u8 value[2];
+};
+
+/* A section of a record's tail: a header, len bytes, and padding to four. */
+enum tag {
+	TAG_PATH = 1,  /* names from the object up to the root, each with a NUL */
+	TAG_NAME = 2,  /* a string as the caller gave it */
+	TAG_DIR = 3,   /* where TAG_NAME starts if it is relative; a path */
+	TAG_NAME2 = 4, /* the second string: the new name, or a symlink's target */
+	TAG_DIR2 = 5,
+	TAG_ARGV = 6, /* the new program's arguments, each with a NUL */
+	TAG_ADDR = 7, /* a struct sockaddr */
+};
+
+enum section_flag {
+	SECTION_CUT = 1,	/* longer than what fits */
+	SECTION_UNREADABLE = 2, /* the memory could not be read */
+};
+
+enum event_flag {
+	EVENT_SCRIPT = 1,   /* the kernel ran an interpreter for the program */
+	EVENT_FILELESS = 2, /* the program's file has no name in any directory */
+};
+
+struct section {
+	u8 tag;
+	u8 flags;
+	u16 len;
+};
+
+/* One wire record; its tail of sections follows. Widest first: no holes. */
+struct event {
+	u64 ts_ns;  /* CLOCK_BOOTTIME at entry to the kernel */
+	u64 window; /* that was current at entry */
+	u64 origin; /* in which the process (or the ancestor that began it) was forked */
+	s64 ret;    /* what the system call returned */
+	u64 value[3];
+	u32 pid; /* tgid, in the pid namespace of the sidecar, as every pid here */
+	u32 tid;
+	u16 kind; /* enum kind */
+	u16 flags;
+	u32 len; /* of the tail */
+	u8 comm[COMM_LEN];
+};
+_Static_assert(sizeof(struct event) == 88, "hole in struct event");
+
+/* Why something is missing. Order and number are shared with Go. */
+enum loss {
+	LOSS_RING_FULL = 0,
+	LOSS_NO_MEMORY = 1, /* for a new task's storage: it and its children are out of scope */
+	LOSS_SKIPPED = 2,   /* the kernel did not run a program of ours (recursion) */
+	LOSSES = 3,
+};
+
+/* What a mark does; Go's side of it is in backend_ebpf.go. */
+enum mark_op {
+	MARK_NOTE = 0, /* nothing: it only travels */
+	MARK_BEGIN = 1,
+	MARK_END = 2,
+	MARK_SCOPE = 3,
+};
+
+struct mark_request {
+	u64 window;
+	u64 token; /* comes back in the record */
+	u32 op;	   /* enum mark_op */
+	u32 generation;
+};
+
+/* Bit 0 of a window's number: a call was open in it. The rest counts up. */
+#define WINDOW_IN_CALL 1
+
+/* Named here so that bpf2go finds them; nothing uses the pointers. */
+enum kind *kind_type;
+enum how *how_type;
+enum arg *arg_type;
+enum tag *tag_type;
+enum section_flag *section_flag_type;
+enum event_flag *event_flag_type;
+enum loss *loss_type;
+enum mark_op *mark_op_type;
+struct mark_request *mark_request_type;
+struct section *section_type;
+
+#endif

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Sockets and addresses: where a connection goes, as the kernel has it or as the
+ * caller says.
+ */
+#ifndef __SOCKET_BPF_H__
+#define __SOCKET_BPF_H__
+
+#include "path.bpf.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define IPPROTO_TCP 6
+#define IPPROTO_MPTCP 262
+#define MSG_FASTOPEN 0x20000000
+#define SOCKFS_MAGIC 0x534F434B
+
+/* The socket behind a descriptor, or NULL if there is none. */
+static __always_inline struct sock *sock_of(s32 fd)
+{
+	struct file *file = file_of(fd);
+	struct socket *socket;
+
+	/* Every socket's inode lives in sockfs, and nothing else does. */
+	if (!file || BPF_CORE_READ(file, f_inode, i_sb, s_magic) != SOCKFS_MAGIC)
+		return NULL;
+	socket = BPF_CORE_READ(file, private_data);
+	return BPF_CORE_READ(socket, sk);
+}
+
+static __always_inline bool is_inet(struct sock *sk)
+{
+	u16 family = BPF_CORE_READ(sk, __sk_common.skc_family);
+
+	return family == AF_INET || family == AF_INET6;
+}
+
+/* The layout of struct sockaddr_in and struct sockaddr_in6. */
+struct sockaddr {
+	u16 family;
+	__be16 port;
+	union {
+		__be32 v4;
+		struct {
+			u32 flowinfo;
+			u8 v6[16];
+			u32 scope_id;
+		};
+	};
+};
+
+/* Appends the address that the socket is bound to or, if peer, connected to. */
+static __always_inline u32 put_sock_addr(struct scratch *s, u32 off, struct sock *sk, bool peer)
+{
+	struct sockaddr addr = {};
+	u16 port;
+
+	addr.family = BPF_CORE_READ(sk, __sk_common.skc_family);
+	if (peer) {
+		addr.port = BPF_CORE_READ(sk, __sk_common.skc_dport);
+	} else {
+		port = BPF_CORE_READ(sk, __sk_common.skc_num);
+		addr.port = __builtin_bswap16(port);
+	}
+	if (addr.family == AF_INET)
+		addr.v4 = peer ? BPF_CORE_READ(sk, __sk_common.skc_daddr)
+			       : BPF_CORE_READ(sk, __sk_common.skc_rcv_saddr);
+	else if (peer)
+		BPF_CORE_READ_INTO(&addr.v6, sk, __sk_common.skc_v6_daddr);
+	else
+		BPF_CORE_READ_INTO(&addr.v6, sk, __sk_common.skc_v6_rcv_saddr);
+	__builtin_memcpy(tail_at(s, off + sizeof(struct section)), &addr, sizeof(addr));
+	return section_end(s, off, sizeof(addr), TAG_ADDR, 0);
+}
+
+/* Appends an address of the caller's; longer ones than sockaddr_un do not exist. */
+static __always_inline u32 put_user_addr(struct scratch *s, u32 off, u64 address, u32 len)
+{
+	u8 flags = 0;
+
+	if (len > 128)
+		len = 128; /* struct sockaddr_storage */
+	if (bpf_probe_read_user(tail_at(s, off + sizeof(struct section)), len, (void *)address)) {
+		flags = SECTION_UNREADABLE;
+		len = 0;
+	}
+	return section_end(s, off, len, TAG_ADDR, flags);
+}
+
+static __always_inline void put_protocol(struct scratch *s, struct sock *sk)
+{
+	if (sk)
+		s->event.value[0] = BPF_CORE_READ(sk, sk_protocol) |
+				    (u64)BPF_CORE_READ(sk, sk_type) << 16 |
+				    (u64)BPF_CORE_READ(sk, __sk_common.skc_family) << 32;
+}
+
+/* Whether a message to an address on that socket goes to the address. */
+static __always_inline bool sends_to_address(struct sock *sk, u64 flags)
+{
+	u16 protocol;
+
+	if (!sk)
+		return true; /* a failed attempt: the address is all there is */
+	protocol = BPF_CORE_READ(sk, sk_protocol);
+	/* Without MSG_FASTOPEN, TCP takes no notice of it. */
+	return protocol != IPPROTO_TCP && protocol != IPPROTO_MPTCP ? is_inet(sk)
+								    : flags & MSG_FASTOPEN;
+}
+
+/* The messages of a sendmmsg, of which the first sent ones have left. */
+struct messages {
+	struct scratch *s;
+	u64 address;
+	u32 sent;
+};
+
+/* Sends the record of a message; a struct mmsghdr starts with the address that it is for. */
+static long emit_message(u32 i, struct messages *m)
+{
+	struct {
+		u64 name;
+		s32 namelen;
+	} msg = {};
+
+	if (i && i >= m->sent)
+		return 1; /* the first one is of interest even if it failed */
+	bpf_probe_read_user(&msg, 12, (void *)(m->address + i * 64));
+	if (msg.name && msg.namelen > 0)
+		event_end(m->s, put_user_addr(m->s, 0, msg.name, msg.namelen));
+	return 0;
+}
+
+__noinline int emit_messages(struct scratch *s, u64 address, u32 sent)
+{
+	struct messages m = {.s = s, .address = address, .sent = sent};
+
+	if (!s)
+		return 0;
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop(SENDMMSG_MAX, emit_message, &m, 0);
+	} else {
+		for (u32 i = 0; i < SENDMMSG_MAX_OLD; i++)
+			if (emit_message(i, &m))
+				return 0;
+		for (u32 i = SENDMMSG_MAX_OLD; i < SENDMMSG_MAX && i < sent; i++)
+			count_loss(s->event.window, LOSS_SKIPPED);
+	}
+	return 0;
+}
+
+#endif

@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * What the programs keep: who is in scope, what each task is doing, which window it
+ * is, and what was lost.
+ */
+#ifndef __STATE_BPF_H__
+#define __STATE_BPF_H__
+
+#include "record.bpf.h"
+
+/*
+ * A record under construction. The tail is longer than TAIL_LEN by the longest
+ * single write, since only its start is masked.
+ */
+struct scratch {
+	struct event event;
+	u8 tail[TAIL_LEN + ARGV_LEN];
+};
+
+/* A task in scope, and the system call that it is in (call.kind zero: none). */
+struct task {
+	u64 ts_ns;
+	u64 window;
+	u64 origin;
+	u64 args[ARGS];
+	u32 generation; /* of the scope that it belongs to; in scope from the current one on */
+	u32 pid;
+	u32 tid;
+	struct shape call;
+	u8 dialed;  /* the connection of this system call is already reported */
+	u8 forked;  /* the child of this system call is already reported */
+	u8 entered; /* a sys_enter was seen since the task came into scope */
+	u8 closed;  /* the exit from this system call was seen by a copy before */
+	u8 watched; /* not in scope itself, but what it starts before a scope is set is */
+	u8 _pad[3];
+	u64 bprm; /* of the exec in this system call that is already reported */
+};
+
+/*
+ * A program that a task is in is not run for another task on the same CPU. Where
+ * the kernel can preempt the first task there, since Linux 7, that happens all the
+ * time. So each hook has copies of its program: the next one acts if the one before
+ * it was skipped, which the state of the task tells.
+ */
+const volatile u32 copies;
+const volatile u32 copy; /* from 0 */
+
+/* Set before load, too. */
+const volatile struct shape shapes[ABIS][SYSCALLS];
+const volatile u64 ring_size;	  /* bytes in the ring */
+const volatile u64 ring_headroom; /* of them, kept free of events so that a mark always fits */
+
+/* The window and scope generation in force; changed by mark alone. */
+u64 current_window;
+u32 current_generation;
+
+/* The sidecar itself; filled in by introduce. */
+u32 self_tgid; /* in the initial namespace */
+u32 self_level;
+struct pid_namespace *self_pid_ns;
+
+/*
+ * What take_in is to look for (with no generation: windows), and the number of tasks
+ * that it newly took.
+ */
+u32 wanted_pid;
+u32 wanted_generation;
+u32 taken_tasks;
+u32 taken_processes;
+u32 refused_tasks; /* no memory for them */
+
+/*
+ * Losses by window and reason. A window has the slot of its sequence number for
+ * LOSS_SLOTS / 2 windows, which leaves Go as many to report what is in it before
+ * another one has it; whatever is older than that goes into the last slot.
+ */
+u64 losses[(LOSS_SLOTS + 1) * LOSSES];
+u64 losses_total;
+
+/* Records on their way to user space, in the order in which they were completed. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 24); /* --ring-size */
+	__type(value, struct event);
+} events SEC(".maps");
+
+/* The tasks in scope (and, before a scope is set, the sidecar's parent). */
+struct {
+	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct task);
+} tasks SEC(".maps");
+
+/* One for each copy, CPU and hook: programs can interrupt each other, though not themselves. */
+enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_FORK, HOOK_STATE, HOOKS };
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, HOOKS); /* times the numbers of CPUs and copies */
+	__type(key, u32);
+	__type(value, struct scratch);
+} scratches SEC(".maps");
+
+/* Read-once access for what another CPU may change at any time. */
+#define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
+#define WRITE_ONCE(x, v) (*(volatile typeof(x) *)&(x) = (v))
+
+/* ---- losses ---- */
+
+static __always_inline void count_loss(u64 window, u32 reason)
+{
+	u64 age = (READ_ONCE(current_window) >> 1) - (window >> 1);
+	u32 slot = age < LOSS_SLOTS / 2 ? (window >> 1) & (LOSS_SLOTS - 1) : LOSS_SLOTS;
+
+	__sync_fetch_and_add(&losses[slot * LOSSES + reason], 1);
+	__sync_fetch_and_add(&losses_total, 1);
+}
+
+/* ---- pids ---- */
+
+/* The number of pid in the sidecar's pid namespace, or zero if it has none there. */
+static __always_inline u32 pid_number(struct pid *pid)
+{
+	struct upid upid = {};
+
+	if (!pid || BPF_CORE_READ(pid, level) < self_level)
+		return 0;
+	bpf_core_read(&upid.nr, sizeof(upid.nr), &pid->numbers[self_level].nr);
+	bpf_core_read(&upid.ns, sizeof(upid.ns), &pid->numbers[self_level].ns);
+	return upid.ns == self_pid_ns ? upid.nr : 0;
+}
+
+static __always_inline u32 tgid_of(struct task_struct *task)
+{
+	return pid_number(BPF_CORE_READ(task, signal, pids[PIDTYPE_TGID]));
+}
+
+/* ---- scope ---- */
+
+static __always_inline bool in_scope(struct task *t)
+{
+	return t && t->generation && t->generation >= READ_ONCE(current_generation);
+}
+
+/* The current task if it is in scope. */
+static __always_inline struct task *current_in_scope(void)
+{
+	struct task *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
+
+	return in_scope(t) ? t : NULL;
+}
+
+/* Whether the current system call is of the 32-bit ABI, however it was made. */
+static __always_inline u32 current_abi(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+#if defined(__TARGET_ARCH_x86)
+	return !!(task->thread_info.status & 2); /* TS_COMPAT */
+#else
+	return !!(task->thread_info.flags & (1 << 22)); /* TIF_32BIT */
+#endif
+}
+
+/* What the system call means, or NULL if it is not watched. */
+static __always_inline const volatile struct shape *shape_of(u64 number)
+{
+	const volatile struct shape *shape;
+
+	if (number >= SYSCALLS)
+		return NULL;
+	/* Most calls are not watched under either ABI; the ABI costs a load more. */
+	if (!shapes[0][number].kind && !shapes[1][number].kind)
+		return NULL;
+	shape = &shapes[current_abi()][number];
+	return shape->kind ? shape : NULL;
+}
+
+static __always_inline u64 number_of(struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	return regs->orig_ax;
+#else
+	return regs->syscallno;
+#endif
+}
+
+static __always_inline void read_args(struct task *t, struct pt_regs *regs)
+{
+#if defined(__TARGET_ARCH_x86)
+	if (current_abi()) {
+		t->args[0] = (u32)regs->bx;
+		t->args[1] = (u32)regs->cx;
+		t->args[2] = (u32)regs->dx;
+		t->args[3] = (u32)regs->si;
+		t->args[4] = (u32)regs->di;
+		t->args[5] = (u32)regs->bp;
+		return;
+	}
+	t->args[0] = regs->di;
+	t->args[1] = regs->si;
+	t->args[2] = regs->dx;
+	t->args[3] = regs->r10;
+	t->args[4] = regs->r8;
+	t->args[5] = regs->r9;
+#else
+	t->args[0] = regs->regs[0];
+	t->args[1] = regs->regs[1];
+	t->args[2] = regs->regs[2];
+	t->args[3] = regs->regs[3];
+	t->args[4] = regs->regs[4];
+	t->args[5] = regs->regs[5];
+#endif
+}
+
+static __always_inline u64 arg(struct task *t, u8 index)
+{
+	return t->args[index & (ARGS - 1)];
+}
+
+#endif
