@@ -8,13 +8,10 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
-	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
@@ -22,12 +19,7 @@ import (
 
 // ebpfBackend watches the kernel through probe.bpf.c.
 type ebpfBackend struct {
-	objs struct {
-		probeObjects
-		Bss *ebpf.Map `ebpf:".bss"` // behind the variables
-	}
-	hooks  []hookPrograms // a copy each
-	links  []link.Link
+	objs   kernelObjects
 	takeIn *link.Iter
 	ring   *ringbuf.Reader
 
@@ -57,21 +49,6 @@ type ebpfBackend struct {
 
 var _ backend = (*ebpfBackend)(nil)
 
-// hookPrograms are the programs on the kernel's hooks.
-type hookPrograms struct {
-	OnSysEnter *ebpf.Program `ebpf:"on_sys_enter"`
-	OnSysExit  *ebpf.Program `ebpf:"on_sys_exit"`
-	OnFork     *ebpf.Program `ebpf:"on_fork"`
-	OnExec     *ebpf.Program `ebpf:"on_exec"`
-	OnSetState *ebpf.Program `ebpf:"on_set_state"`
-}
-
-// all returns the programs in the order to attach them in: with the exits first, no
-// entry is seen whose exit is not.
-func (h *hookPrograms) all() []*ebpf.Program {
-	return []*ebpf.Program{h.OnSysExit, h.OnSysEnter, h.OnFork, h.OnExec, h.OnSetState}
-}
-
 const (
 	// ringHeadroom keeps room for a few thousand marks however many events there are.
 	ringHeadroom = 256 << 10
@@ -83,13 +60,6 @@ const (
 
 	// gatherTime is how long an event may wait for others.
 	gatherTime = 500 * time.Microsecond
-
-	// copiesIfPreempted is how many programs there are on each hook where one can
-	// be preempted; see copies in probe.bpf.c.
-	copiesIfPreempted = 3
-
-	// preemptingVersion is Linux 7.0 (KERNEL_VERSION).
-	preemptingVersion = 7 << 16
 
 	// maxTakeInPasses is more than a process tree is ever deep; a pass takes in a
 	// generation at least.
@@ -106,8 +76,11 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 			err = explainEBPF(err)
 		}
 	}()
-	if err := b.load(ringSize); err != nil {
+	if err := b.objs.load(ringSize); err != nil {
 		return nil, err
+	}
+	if b.ring, err = ringbuf.NewReader(b.objs.Events); err != nil {
+		return nil, fmt.Errorf("open ring buffer: %w", err)
 	}
 	if _, err := b.objs.Introduce.Run(&ebpf.RunOptions{}); err != nil {
 		return nil, fmt.Errorf("run introduce: %w", err)
@@ -115,7 +88,7 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 	if b.takeIn, err = link.AttachIter(link.IterOptions{Program: b.objs.TakeIn}); err != nil {
 		return nil, fmt.Errorf("attach take_in: %w", err)
 	}
-	if err := b.attach(); err != nil {
+	if err := b.objs.attach(); err != nil {
 		return nil, err
 	}
 	b.generation = 1
@@ -136,142 +109,6 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 		}
 	}
 	return b, nil
-}
-
-// load loads the programs. Decoding the kernel's types and clearing the pages of
-// the ring take most of its time, and do not need each other.
-func (b *ebpfBackend) load(ringSize int) error {
-	types := btf.NewCache()
-	decoded := make(chan struct{})
-	go func() {
-		defer close(decoded)
-		types.Kernel() // if it fails, it fails again for who needs it
-	}()
-	copies, err := hookCopies()
-	if err != nil {
-		return err
-	}
-	spec, err := loadProbe()
-	if err != nil {
-		return err
-	}
-	for _, v := range []struct {
-		variable *ebpf.VariableSpec
-		value    any
-	}{
-		{spec.Variables[probeVarShapes], syscallShapes()},
-		{spec.Variables[probeVarCopies], copies},
-		{spec.Variables[probeVarRingSize], uint64(ringSize)},
-		{spec.Variables[probeVarRingHeadroom], uint64(ringHeadroom)},
-	} {
-		if err := v.variable.Set(v.value); err != nil {
-			return err
-		}
-	}
-	spec.Maps[probeMapScratches].MaxEntries *= uint32(ebpf.MustPossibleCPU()) * copies
-	spec.Maps[probeMapEvents].MaxEntries = uint32(ringSize)
-	events, err := ebpf.NewMap(spec.Maps[probeMapEvents])
-	if err != nil {
-		return fmt.Errorf("create ring buffer: %w", err)
-	}
-	defer events.Close()
-	if b.ring, err = ringbuf.NewReader(events); err != nil {
-		return fmt.Errorf("open ring buffer: %w", err)
-	}
-	<-decoded
-	options := ebpf.CollectionOptions{
-		Cache:           types,
-		MapReplacements: map[string]*ebpf.Map{probeMapEvents: events},
-	}
-	if err := spec.LoadAndAssign(&b.objs, &options); err != nil {
-		return fmt.Errorf("load probe: %w", err)
-	}
-	b.hooks = []hookPrograms{{
-		b.objs.OnSysEnter, b.objs.OnSysExit, b.objs.OnFork, b.objs.OnExec, b.objs.OnSetState,
-	}}
-	options.MapReplacements = map[string]*ebpf.Map{
-		probeMapEvents:    b.objs.Events,
-		probeMapTasks:     b.objs.Tasks,
-		probeMapScratches: b.objs.Scratches,
-		".bss":            b.objs.Bss,
-	}
-	for i := uint32(1); i < copies; i++ {
-		if err := spec.Variables[probeVarCopy].Set(i); err != nil {
-			return err
-		}
-		var h hookPrograms
-		if err := spec.LoadAndAssign(&h, &options); err != nil {
-			return fmt.Errorf("load copy %d of probe: %w", i, err)
-		}
-		b.hooks = append(b.hooks, h)
-	}
-	return nil
-}
-
-// hookCopies returns how many copies of the programs it takes on this kernel.
-func hookCopies() (uint32, error) {
-	running, err := features.LinuxVersionCode()
-	if err != nil {
-		return 0, fmt.Errorf("find out which kernel this is: %w", err)
-	}
-	if running >= preemptingVersion {
-		return copiesIfPreempted, nil
-	}
-	return 1, nil
-}
-
-func (b *ebpfBackend) attach() error {
-	for _, h := range b.hooks {
-		for _, p := range h.all() {
-			l, err := link.AttachTracing(link.TracingOptions{Program: p})
-			if err != nil {
-				return fmt.Errorf("attach %v: %w", p, err)
-			}
-			b.links = append(b.links, l)
-		}
-	}
-	return nil
-}
-
-// explainEBPF says what is missing and how to get it, if that is why err happened.
-func explainEBPF(err error) error {
-	// Without privilege, the kernel says EPERM, or refuses parts of the program.
-	if lacking := lackingCapabilities(); lacking != "" {
-		return unavailable{fmt.Errorf("eBPF needs root, or CAP_BPF and CAP_PERFMON, and this process lacks %s; use sudo (%w)", lacking, err)}
-	}
-	var verifier *ebpf.VerifierError
-	switch {
-	case errors.As(err, &verifier) && len(verifier.Log) > 0:
-		return fmt.Errorf("the kernel refused the program; please report this with the kernel's version: %+v", verifier)
-	case errors.Is(err, unix.EPERM):
-		return unavailable{fmt.Errorf("%w; something forbids eBPF here: a container's seccomp filter, or kernel lockdown", err)}
-	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported),
-		// Linux 5.13 and older just say EINVAL.
-		errors.Is(features.HaveProgramType(ebpf.Syscall), ebpf.ErrNotSupported):
-		return unavailable{fmt.Errorf("%w; it needs Linux 5.15 or later with CONFIG_DEBUG_INFO_BTF", err)}
-	}
-	return err
-}
-
-// lackingCapabilities names what this process lacks of the capabilities for eBPF
-// (capabilities(7)); it is empty if there is nothing, or if that cannot be told.
-func lackingCapabilities() string {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if unix.Capget(&header, &sets[0]) != nil {
-		return ""
-	}
-	has := func(capability int) bool { return sets[capability/32].Effective&(1<<(capability%32)) != 0 }
-	var lacking []string
-	if !has(unix.CAP_SYS_ADMIN) {
-		if !has(unix.CAP_BPF) {
-			lacking = append(lacking, "CAP_BPF")
-		}
-		if !has(unix.CAP_PERFMON) {
-			lacking = append(lacking, "CAP_PERFMON")
-		}
-	}
-	return strings.Join(lacking, " and ")
 }
 
 func (b *ebpfBackend) name() string { return "ebpf" }
@@ -502,21 +339,13 @@ func (b *ebpfBackend) Close() (err error) {
 		close(b.closed)
 		b.control.Lock()
 		defer b.control.Unlock()
-		for _, l := range b.links {
-			err = errors.Join(err, l.Close())
-		}
 		if b.takeIn != nil {
 			err = errors.Join(err, b.takeIn.Close())
 		}
 		if b.ring != nil {
 			err = errors.Join(err, b.ring.Close())
 		}
-		for i := range b.hooks {
-			for _, p := range b.hooks[i].all() {
-				err = errors.Join(err, p.Close())
-			}
-		}
-		err = errors.Join(err, b.objs.Close(), b.objs.Bss.Close())
+		err = errors.Join(err, b.objs.Close())
 	})
 	return err
 }
