@@ -386,3 +386,35 @@ func BenchmarkEncode(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkEBPFFuzzer measures a session of the real fuzzer against the demo's
+// server, in turn without a probe and with it. MCP_FUZZER names the fuzzer, and
+// PROBE_BENCH_BIN the binary. Goal: at most 1.05 times as long.
+func BenchmarkEBPFFuzzer(b *testing.B) {
+	fuzzer, probe := os.Getenv("MCP_FUZZER"), os.Getenv("PROBE_BENCH_BIN")
+	if fuzzer == "" || probe == "" {
+		b.Skip("MCP_FUZZER or PROBE_BENCH_BIN is not set")
+	}
+	session := func(env ...string) time.Duration {
+		cmd := exec.Command(fuzzer, "--mode", "tools", "--protocol", "stdio", "--endpoint", probe+" demo-server",
+			"--runs", "3", "--max-concurrency", "1", "--seed", "1")
+		cmd.Dir = b.TempDir()
+		cmd.Env = append(os.Environ(), env...)
+		start := time.Now()
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.Fatalf("%v: %s", err, out)
+		}
+		return time.Since(start)
+	}
+	var with, without []time.Duration
+	for b.Loop() {
+		without = append(without, session())
+		with = append(with, session("MCP_FUZZER_RUNTIME_PROBE=1", "MCPFZ_PROBE_BACKEND=ebpf", "MCPFZ_PROBE_BIN="+probe))
+	}
+	slices.Sort(with)
+	slices.Sort(without)
+	b.ReportMetric(with[len(with)/2].Seconds(), "with-s")
+	b.ReportMetric(without[len(without)/2].Seconds(), "without-s")
+	b.ReportMetric(float64(with[len(with)/2])/float64(without[len(without)/2]), "with/without")
+	b.ReportMetric(0, "ns/op")
+}

@@ -50,7 +50,20 @@ func TestEBPFEndings(t *testing.T) {
 		"closed output, a signal":  {func(t *testing.T, p *testProbe) { p.out.Close(); p.cmd.Process.Signal(unix.SIGTERM) }, eitherWay},
 		"closed output, in a call": {func(t *testing.T, p *testProbe) { p.begin("a", ""); p.out.Close(); p.sendEnd("a") }, 1},
 		"blocked output, SIGTERM":  {func(t *testing.T, p *testProbe) { flood(t, p); p.cmd.Process.Signal(unix.SIGTERM) }, 1},
-		"blocked output, closed":   {func(t *testing.T, p *testProbe) { flood(t, p); p.out.Close() }, 1},
+		"blocked output, no room for marks, SIGTERM": {func(t *testing.T, p *testProbe) {
+			p.gate.Lock()
+			t.Cleanup(p.gate.Unlock)
+			go func() {
+				for i := range 10_000 { // until the sidecar is gone
+					if _, err := fmt.Fprintf(p.in, `{"op":"mark","phase":"begin","call_id":"%d"}`+"\n", i); err != nil {
+						return
+					}
+				}
+			}()
+			time.Sleep(300 * time.Millisecond)
+			p.cmd.Process.Signal(unix.SIGTERM)
+		}, 1},
+		"blocked output, closed": {func(t *testing.T, p *testProbe) { flood(t, p); p.out.Close() }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startProbe(t, "--ring-size", "1M")

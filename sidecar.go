@@ -27,7 +27,7 @@ type session struct {
 
 	lines chan controlLine // from the client
 	due   chan control     // ends whose grace is over
-	quit  chan error       // from outside: a signal, or the client's end of the output
+	quit  chan error       // from outside: nil for a signal, or why it must end at once
 }
 
 // A controlLine is what came of one read of the control side.
@@ -68,11 +68,12 @@ func (s *session) run() error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	stopping := make(chan struct{})
+	stop := make(chan struct{})  // tells controlLoop to end
+	ended := make(chan struct{}) // it has
 	failed := make(chan error, 1)
 	go func() {
-		err := s.controlLoop()
-		close(stopping)
+		err := s.controlLoop(stop)
+		close(ended)
 		if err == nil {
 			err = s.backend.mark(&mark{op: markNote, window: s.attr.current(), stop: true})
 		}
@@ -89,8 +90,21 @@ func (s *session) run() error {
 			return err
 		case err := <-failed:
 			return err
-		case <-stopping:
-			stopping, timeout = nil, time.After(stopTimeout)
+		case err := <-s.quit:
+			if err != nil {
+				return err
+			}
+			// From here on the clock runs, also if controlLoop cannot listen since
+			// there is no room for a mark.
+			if timeout == nil {
+				close(stop)
+				timeout = time.After(stopTimeout)
+			}
+		case <-ended:
+			ended = nil
+			if timeout == nil {
+				timeout = time.After(stopTimeout)
+			}
 		case <-timeout:
 			return fmt.Errorf("the client did not take the rest of the output within %v", stopTimeout)
 		}
@@ -99,7 +113,7 @@ func (s *session) run() error {
 
 // controlLoop turns control lines into marks until the session is to end. Its
 // error is one that keeps the last mark from being made.
-func (s *session) controlLoop() error {
+func (s *session) controlLoop(stop <-chan struct{}) error {
 	pending := map[string]*time.Timer{} // ends in their grace, by call id
 	defer func() {
 		for _, t := range pending {
@@ -109,8 +123,8 @@ func (s *session) controlLoop() error {
 	for {
 		var err error
 		select {
-		case err := <-s.quit:
-			return err
+		case <-stop:
+			return s.endAll(pending)
 		case ctl := <-s.due:
 			delete(pending, ctl.callID)
 			err = s.end(ctl)
@@ -123,8 +137,8 @@ func (s *session) controlLoop() error {
 			case in.err != nil:
 				err = s.note(status{message: "parse_error", err: in.err.Error()})
 			default:
-				var stop bool
-				if stop, err = s.obey(in.control, pending); stop {
+				var shutdown bool
+				if shutdown, err = s.obey(in.control, pending); shutdown {
 					return s.endAll(pending)
 				}
 			}
@@ -145,7 +159,7 @@ func (s *session) endAll(pending map[string]*time.Timer) error {
 	return nil
 }
 
-func (s *session) obey(ctl control, pending map[string]*time.Timer) (stop bool, err error) {
+func (s *session) obey(ctl control, pending map[string]*time.Timer) (shutdown bool, err error) {
 	switch ctl.op {
 	case controlShutdown:
 		return true, nil
