@@ -382,8 +382,11 @@ func checkDemo(t *testing.T, backend string) string {
 		t.Fatal(err)
 	}
 	got := regexp.MustCompile(`(process |and )\d+`).ReplaceAllString(out.String(), "${1}N")
-	if !strings.Contains(got, demoTable) {
-		t.Errorf("the demo shows\n%s\nwithout\n%s", got, demoTable)
+	// A shell that is linked statically opens nothing by routine.
+	routine := regexp.MustCompile(`(?m)^ *and N routine opens\n`)
+	table := routine.ReplaceAllString(demoTable, "")
+	if !strings.Contains(routine.ReplaceAllString(got, ""), table) {
+		t.Errorf("the demo shows\n%s\nwithout\n%s", got, table)
 	}
 	for line := range strings.Lines(got) {
 		if n := len([]rune(line)) - 1; n > reportColumns {

@@ -83,9 +83,10 @@ func newClient(t *testing.T, in io.WriteCloser, out io.Reader) *client {
 				return
 			}
 			c.gate.Lock()
-			c.gate.Unlock()
 			var l outLine
-			if err := json.Unmarshal(b, &l); err != nil {
+			err = json.Unmarshal(b, &l)
+			c.gate.Unlock()
+			if err != nil {
 				t.Errorf("the output has a line that is not JSON: %v: %q", err, b)
 				return
 			}
