@@ -87,6 +87,16 @@ func (a *attribution) find(id string) *call {
 	return nil
 }
 
+// oldest returns the oldest open call if there are as many as limit, else nil.
+func (a *attribution) oldest(limit int) *call {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.open) < limit {
+		return nil
+	}
+	return a.open[0]
+}
+
 // begin opens a call and returns it with its first window, and the open call of
 // the same id that it replaces, if there is one.
 func (a *attribution) begin(id, tool string) (opened, replaced *call, window uint64) {
@@ -139,6 +149,7 @@ type verdict struct {
 	bucket           string // as a JSON string, like the ids
 	callID           string
 	originID         string   // the call that this comes from, other than callID
+	forkedID         string   // the call that the process comes from, if that is yet another
 	candidates       []string // calls that were open together when it began
 	originCandidates []string // likewise, for the call that it comes from
 }
@@ -172,8 +183,12 @@ func (a *attribution) attribute(window, origin uint64) verdict {
 	switch from := a.info(origin).calls; len(from) {
 	case 0:
 	case 1:
-		if from[0].id != v.callID {
-			v.originID = from[0].id
+		switch id := from[0].id; {
+		case id == v.callID || id == v.originID:
+		case v.originID == "":
+			v.originID = id
+		default:
+			v.forkedID = id
 		}
 	default:
 		for _, c := range from {
@@ -269,6 +284,9 @@ func (v *verdict) append(l *line) {
 	}
 	if v.originID != "" {
 		l.raw("origin_call_id", v.originID)
+	}
+	if v.forkedID != "" {
+		l.raw("forked_in_call_id", v.forkedID)
 	}
 	appendIDs(l, "candidate_call_ids", v.candidates)
 	appendIDs(l, "origin_candidate_call_ids", v.originCandidates)

@@ -33,6 +33,7 @@ func TestAttribute(t *testing.T) {
 		"child of the call, later":       {[]string{"scope", "begin a", "end a", "read", "read", "read"}, 3, 2, verdict{bucket: bucketAmbient, originID: `"a"`}},
 		"child of a, in b":               {[]string{"scope", "begin a", "end a", "begin b", "read", "read", "read", "read"}, 4, 2, verdict{bucket: bucketCall, callID: `"b"`, originID: `"a"`}},
 		"child of a, in a and b":         {[]string{"scope", "begin a", "begin b", "read", "read", "read"}, 3, 2, verdict{bucket: bucketAmbient, originID: `"a"`, candidates: []string{`"a"`, `"b"`}}},
+		"child of a, began in b, late":   {[]string{"scope", "begin a", "end a", "begin b", "end b", "read", "read", "read", "read", "read"}, 4, 2, verdict{bucket: bucketAmbient, originID: `"b"`, forkedID: `"a"`}},
 		"child of a or b, later":         {[]string{"scope", "begin a", "begin b", "end a", "end b", "read", "read", "read", "read", "read"}, 5, 3, verdict{bucket: bucketAmbient, originCandidates: []string{`"a"`, `"b"`}}},
 		"child of a or b, in b":          {[]string{"scope", "begin a", "begin b", "end a", "read", "read", "read", "read"}, 4, 3, verdict{bucket: bucketCall, callID: `"b"`}},
 		"end without begin":              {[]string{"scope", "read", "end x"}, 1, 0, verdict{bucket: bucketAmbient}},

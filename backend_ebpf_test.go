@@ -73,7 +73,7 @@ func checkEvents(t *testing.T, got []outLine, pid int, want ...fields) {
 	t.Helper()
 	for i, l := range got {
 		if i >= len(want) {
-			t.Errorf("there is one event too many: %v", l)
+			t.Errorf("there is one event too many: %.600s", fmt.Sprint(l))
 			continue
 		}
 		w := map[string]any{"pid": float64(pid), "comm": l["comm"], "bucket": l["bucket"], "call_id": l["call_id"], "ts_ns": l["ts_ns"]}
@@ -81,7 +81,7 @@ func checkEvents(t *testing.T, got []outLine, pid int, want ...fields) {
 			w[k] = v
 		}
 		if !reflect.DeepEqual(map[string]any(l), w) {
-			t.Errorf("event %d\ngot  %v\nwant %v", i, l, want[i])
+			t.Errorf("event %d\ngot  %.600s\nwant %.600s", i, fmt.Sprint(l), fmt.Sprint(want[i]))
 		}
 		if comm := l.str("comm"); comm == "" {
 			t.Errorf("event %d has no comm: %v", i, l)
@@ -139,6 +139,10 @@ func TestEBPFSystemCalls(t *testing.T) {
 	port := freePort(t)
 	newUDP := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM, 0) }
 	connected, udp, bound := newUDP(), newUDP(), newUDP()
+	raw := a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_RAW, 253)
+	longest := ("/no" + strings.Repeat("/such", 819))[:4095]
+	connected6 := a.must(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, 0)
+	a.must(unix.SYS_CONNECT, connected6, sockaddr("::1", port), 28)
 	udp6 := a.must(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_DGRAM, 0)
 	tcp := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0) }
 	tcp6 := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_STREAM, 0) }
@@ -217,6 +221,21 @@ func TestEBPFSystemCalls(t *testing.T) {
 			[]fields{{"type": "bind", "proto": "udp", "dst": fmt.Sprintf("127.0.0.1:%d", port), "fd": float64(bound), "errno": "EINVAL"}}},
 		{"listen, fails", unix.SYS_LISTEN, []any{bound, 7}, -int(unix.EOPNOTSUPP),
 			[]fields{{"type": "listen", "proto": "udp", "dst": fmt.Sprintf("127.0.0.1:%d", port), "fd": float64(bound), "backlog": 7.0, "errno": "EOPNOTSUPP"}}},
+		{"disconnect over IPv6", unix.SYS_CONNECT, []any{connected6, make([]byte, 28), 28}, 0, nil},
+		{"sendto without a family", unix.SYS_SENDTO, []any{udp, "x", 1, 0, append([]byte{0, 0}, sockaddr("127.66.0.9", port)[2:]...), 16}, 1,
+			[]fields{{"type": "connect", "proto": "udp", "dst": dst}}},
+		{"sendto nowhere, which is here", unix.SYS_SENDTO, []any{udp, "x", 1, 0, sockaddr("0.0.0.0", port), 16}, 1,
+			[]fields{{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("0.0.0.0:%d", port)}}},
+		{"bind of a raw socket", unix.SYS_BIND, []any{raw, sockaddr("127.0.0.1", 77), 16}, 0,
+			[]fields{{"type": "bind", "proto": "ip-253", "dst": "127.0.0.1:0", "fd": float64(raw)}}},
+		{"garbage beside the number", unix.SYS_UNLINKAT | 1<<32, []any{unix.AT_FDCWD, "/no/such", 0}, -int(unix.ENOENT),
+			[]fields{{"type": "file_delete", "path": "/no/such", "errno": "ENOENT"}}},
+		{"garbage beside arguments", unix.SYS_OPENAT, []any{0x7eadbeef_ffffff9c, "file", 0x7eadbeef_00000000, 0}, 1,
+			[]fields{{"type": "file_open", "path": file, "requested": "file", "flags": "O_RDONLY"}}},
+		{"a name of the greatest length", unix.SYS_UNLINKAT, []any{unix.AT_FDCWD, longest, 0}, -int(unix.ENOENT),
+			[]fields{{"type": "file_delete", "path": longest, "errno": "ENOENT"}}},
+		{"a name that is too long", unix.SYS_UNLINKAT, []any{unix.AT_FDCWD, longest + "xy", 0}, -int(unix.ENAMETOOLONG),
+			[]fields{{"type": "file_delete", "path": longest + "x", "errno": "ENAMETOOLONG", "truncated": true}}},
 		{"something else", unix.SYS_GETPPID, nil, 1, nil},
 	}...)
 	for i, r := range rows {
@@ -255,6 +274,49 @@ func TestEBPFSystemCalls(t *testing.T) {
 		checkEvents(t, got, a.pid(),
 			fields{"type": "bind", "proto": "tcp", "dst": bound, "fd": float64(fd)},
 			fields{"type": "listen", "proto": "tcp", "dst": bound, "fd": float64(fd), "backlog": 3.0})
+	})
+	t.Run("connect without blocking", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.66.0.9:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addr := sockaddr("127.66.0.9", l.Addr().(*net.TCPAddr).Port)
+		fd := a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+		s.begin("nonblock", "")
+		rets := []int{a.call(unix.SYS_CONNECT, fd, addr, 16), a.call(unix.SYS_CONNECT, fd, addr, 16), a.call(unix.SYS_CONNECT, fd, addr, 16)}
+		disconnect := a.call(unix.SYS_CONNECT, fd, make([]byte, 16), 16)
+		if rets[0] != -int(unix.EINPROGRESS) || rets[2] != -int(unix.EISCONN) || disconnect != 0 {
+			t.Errorf("the calls return %v and %d", rets, disconnect)
+		}
+		checkEvents(t, events(s.end("nonblock"), "nonblock"), a.pid(), fields{"type": "connect", "proto": "tcp", "dst": l.Addr().String()})
+	})
+	t.Run("MPTCP", func(t *testing.T) {
+		fd := a.call(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP)
+		if fd < 0 {
+			t.Skipf("this kernel has none: %v", syscall.Errno(-fd))
+		}
+		s.begin("mptcp", "")
+		a.call(unix.SYS_CONNECT, fd, sockaddr("127.66.0.9", port), 16)
+		checkEvents(t, events(s.end("mptcp"), "mptcp"), a.pid(), fields{"type": "connect", "proto": "mptcp", "dst": dst})
+	})
+	t.Run("open of a pipe", func(t *testing.T) {
+		s.begin("pipe", "")
+		a.must(unix.SYS_OPENAT, unix.AT_FDCWD, "/proc/self/fd/0", unix.O_RDONLY|unix.O_NONBLOCK, 0)
+		got := events(s.end("pipe"), "pipe")
+		if want, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/0", a.pid())); err != nil || len(got) != 1 || got[0]["path"] != want {
+			t.Errorf("got %v, want a path %q (%v)", got, want, err)
+		}
+	})
+	t.Run("refused by seccomp", func(t *testing.T) {
+		s.begin("seccomp", "")
+		pid := a.do("part", "seccomp")
+		lines := s.end("seccomp")
+		got := filter(events(lines, "seccomp"), fields{"type": "file_delete"})
+		checkEvents(t, got, pid, fields{"type": "file_delete", "path": "/nobody/may", "errno": "EPERM"})
+		if lost := filter(lines, fields{"type": "drop"}); len(lost) > 0 {
+			t.Errorf("something is said to be lost: %v", lost)
+		}
 	})
 	t.Run("open by handle", func(t *testing.T) {
 		handle, mountID, err := unix.NameToHandleAt(unix.AT_FDCWD, file, 0)
@@ -313,6 +375,28 @@ func freePort(t *testing.T) int {
 }
 
 func init() {
+	// seccomp forbids itself to delete anything, and tries.
+	testParts["seccomp"] = func([]string) error {
+		runtime.LockOSThread()
+		filter := []unix.SockFilter{
+			{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number
+			{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_UNLINKAT, Jf: 1},
+			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+			{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+		}
+		prog := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return err
+		}
+		if err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&prog)), 0, 0); err != nil {
+			return err
+		}
+		if err := unix.Unlinkat(unix.AT_FDCWD, "/nobody/may", 0); err != unix.EPERM {
+			return fmt.Errorf("it deletes with %v", err)
+		}
+		say("done")
+		return nil
+	}
 	testParts["sendmsg"] = func(args []string) error {
 		port, _ := strconv.Atoi(args[0])
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
@@ -899,6 +983,43 @@ func TestEBPFScope(t *testing.T) {
 			if got := filter(lines, fields{"path": path}); len(got) != n {
 				t.Errorf("%s is seen %d times, want %d", path, len(got), n)
 			}
+		}
+	})
+	t.Run("what was begun out of it is no loss", func(t *testing.T) {
+		s, a := startScoped(t)
+		b := startActor(t)
+		fifo := filepath.Join(t.TempDir(), "fifo")
+		if err := unix.Mkfifo(fifo, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range []bool{true, false} { // while the open begins; it ends in the other state
+			if in {
+				s.scope(a.pid())
+			} else {
+				s.scope(b.pid())
+			}
+			a.ask(actorCommand{Call: unix.SYS_OPENAT, Args: []any{unix.AT_FDCWD, fifo, unix.O_RDONLY, 0}})
+			waitInOpen(t, a.pid())
+			if in {
+				s.scope(b.pid())
+			} else {
+				s.scope(a.pid())
+			}
+			w, err := os.OpenFile(fifo, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.answer()
+			w.Close()
+			s.scope(a.pid())
+			a.call(unix.SYS_OPENAT, unix.AT_FDCWD, "/next", unix.O_RDONLY, 0)
+		}
+		s.shutdown()
+		if lost := filter(s.all, fields{"type": "drop"}); len(lost) > 0 {
+			t.Errorf("something is said to be lost: %v", lost)
+		}
+		if next := filter(s.all, fields{"path": "/next"}); len(next) != 2 {
+			t.Errorf("got %v", next)
 		}
 	})
 	t.Run("a group that does not exist", func(t *testing.T) {

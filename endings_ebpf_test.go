@@ -63,6 +63,14 @@ func TestEBPFEndings(t *testing.T) {
 			time.Sleep(300 * time.Millisecond)
 			p.cmd.Process.Signal(unix.SIGTERM)
 		}, 1},
+		"blocked output, end of input behind marks": {func(t *testing.T, p *testProbe) {
+			p.gate.Lock()
+			t.Cleanup(p.gate.Unlock)
+			for i := range 1500 {
+				p.send(fmt.Sprintf(`{"op":"mark","phase":"begin","call_id":"%d","tool":"%0100d"}`, i, i))
+			}
+			p.in.Close()
+		}, 1},
 		"blocked output, closed": {func(t *testing.T, p *testProbe) { flood(t, p); p.out.Close() }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {

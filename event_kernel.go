@@ -85,9 +85,6 @@ func (e *kernelEvent) typ() string {
 		}
 		return "process_spawn"
 	case probeKindKIND_CONNECT:
-		if addr := e.addr().Addr(); e.header.Ret >= 0 && (!addr.IsValid() || addr.IsUnspecified()) {
-			return "" // to AF_UNSPEC, which dissolves a connection: there is no peer
-		}
 		return "connect"
 	case probeKindKIND_BIND:
 		return "bind"
@@ -164,10 +161,14 @@ func (e *kernelEvent) append(l *line) {
 	if h.Ret < 0 && h.Ret > -4096 {
 		l.str("errno", errnoName(h.Ret))
 	}
+	e.appendTruncated(l)
+}
+
+func (e *kernelEvent) appendTruncated(l *line) {
 	for _, s := range e.sections {
 		if s.flags&probeSectionFlagSECTION_CUT != 0 {
 			l.bool("truncated", true)
-			break
+			return
 		}
 	}
 }
@@ -202,7 +203,11 @@ var ptraceRequests = map[uint64]string{
 func (e *kernelEvent) appendPath(l *line) {
 	if s := &e.sections[probeTagTAG_PATH]; s.set {
 		e.path = e.path[:0]
-		if s.flags&probeSectionFlagSECTION_UNREADABLE == 0 {
+		switch {
+		case s.flags&probeSectionFlagSECTION_UNREADABLE != 0:
+		case e.kind() == probeKindKIND_OPEN && len(s.data) > 0 && (s.data[0] == 0 || s.data[0] == '/'):
+			e.path = e.appendNameless(e.path)
+		default:
 			e.path = appendNames(e.path, s.data)
 		}
 	} else {
@@ -210,6 +215,18 @@ func (e *kernelEvent) appendPath(l *line) {
 	}
 	l.text("path", e.path)
 	e.appendRequested(l, "requested", probeTagTAG_NAME, e.path)
+}
+
+// appendNameless appends what stands for the path of an open file that is in no
+// directory and has no name, as a pipe that is opened again through /proc: what
+// readlink(2) says of its descriptor there.
+func (e *kernelEvent) appendNameless(buf []byte) []byte {
+	kind := "inode:["
+	if e.header.Flags&unix.S_IFMT == unix.S_IFIFO {
+		kind = "pipe:["
+	}
+	buf = append(buf, kind...)
+	return append(strconv.AppendUint(buf, e.header.Value[2], 10), ']')
 }
 
 // appendRequested writes the caller's spelling where it differs from the path.
@@ -233,12 +250,15 @@ func (e *kernelEvent) join(buf []byte, tag probeTag) []byte {
 	if len(dir.data) > 0 {
 		buf = appendNames(buf, dir.data)
 	}
+	atRoot := bytes.HasPrefix(name.data, []byte{'/'})
 	for rest := name.data; len(rest) > 0; {
 		var part []byte
 		part, rest, _ = bytes.Cut(rest, []byte{'/'})
-		if len(part) > 0 && !bytes.Equal(part, []byte{'.'}) {
-			buf = append(append(buf, '/'), part...)
+		if len(part) == 0 || string(part) == "." || atRoot && string(part) == ".." {
+			continue // above a process's root there is the root itself
 		}
+		atRoot = false
+		buf = append(append(buf, '/'), part...)
 	}
 	if len(buf) == 0 {
 		buf = append(buf, '/')
@@ -303,10 +323,12 @@ func (e *kernelEvent) appendExec(l *line) {
 		l.bool("fileless", true)
 	}
 	l.int("ppid", int64(h.Value[1]))
-	if args.flags != 0 {
-		l.bool("truncated", true)
-		l.int("argc", int64(h.Value[0]))
+	if args.flags == 0 {
+		e.appendTruncated(l)
+		return
 	}
+	l.bool("truncated", true)
+	l.int("argc", int64(h.Value[0]))
 }
 
 // splitStrings appends the strings in data, each with a NUL behind it but for a

@@ -101,7 +101,8 @@ func appendBase64(buf, v []byte) []byte {
 const hex = "0123456789abcdef"
 
 // appendQuoted appends s as a JSON string. Besides what JSON asks for it escapes
-// DEL and the C1 controls, which some terminals take for escape sequences.
+// DEL and the C1 controls, which some terminals take for escape sequences, and
+// U+2028 and U+2029, which some readers take for the end of a line.
 func appendQuoted[T string | []byte](buf []byte, s T) []byte {
 	buf = append(buf, '"')
 	start := 0
@@ -130,6 +131,8 @@ func appendQuoted[T string | []byte](buf []byte, s T) []byte {
 				buf = utf8.AppendRune(buf, utf8.RuneError)
 			case r < 0xa0:
 				buf = append(buf, '\\', 'u', '0', '0', hex[r>>4], hex[r&15])
+			case r == '\u2028' || r == '\u2029':
+				buf = append(buf, '\\', 'u', '2', '0', '2', hex[r&15])
 			default:
 				buf = append(buf, s[i:i+size]...)
 			}

@@ -41,7 +41,7 @@ func TestLineText(t *testing.T) {
 		"a forged line":     {"x\"}\n{\"type\":\"exec\"", "-", false},
 		"ANSI escapes":      {"\x1b[31mred\x1b]0;t\x07", "-", false},
 		"C1 controls":       {"a\u009b31mb\u0085c\u007f", "-", false},
-		"wide characters":   {"häß✓𝄞\u2028", "-", false},
+		"wide characters":   {"häß✓𝄞\u2028x\u2029", "-", false},
 		"U+FFFD itself":     {"\uFFFD", "-", false},
 		"invalid":           {"a\xffb", "a\uFFFDb", true},
 		"cut character":     {"a\xe2\x82", "a\uFFFD\uFFFD", true},
@@ -56,7 +56,7 @@ func TestLineText(t *testing.T) {
 			l.texts("argv", [][]byte{[]byte("x"), []byte(tt.in)})
 			out := l.end()
 			for _, c := range string(out[:len(out)-1]) {
-				if c < ' ' || c >= 0x7f && c < 0xa0 {
+				if c < ' ' || c >= 0x7f && c < 0xa0 || c == 0x2028 || c == 0x2029 {
 					t.Errorf("line holds the control character %U", c)
 				}
 			}

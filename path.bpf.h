@@ -8,8 +8,6 @@
 
 #include "build.bpf.h"
 
-#define AT_FDCWD (-100)
-
 /* The current process's open file with that descriptor, or NULL. */
 static __always_inline struct file *file_of(s32 fd)
 {
@@ -119,11 +117,12 @@ __noinline u32 put_string(struct scratch *s, u32 off, u64 address, u32 tag)
 
 	if (!s)
 		return off;
-	n = bpf_probe_read_user_str(tail_at(s, off + sizeof(struct section)), PATH_LEN,
+	/* A NUL more than a path may have, to tell the longest from a longer one. */
+	n = bpf_probe_read_user_str(tail_at(s, off + sizeof(struct section)), PATH_LEN + 1,
 				    (void *)address);
 	if (n <= 0)
 		return section_end(s, off, 0, tag, SECTION_UNREADABLE);
-	return section_end(s, off, n - 1, tag, n == PATH_LEN ? SECTION_CUT : 0);
+	return section_end(s, off, n - 1, tag, n > PATH_LEN ? SECTION_CUT : 0);
 }
 
 /*

@@ -22,11 +22,8 @@
 #define O_CREAT 0100
 #define O_TRUNC 01000
 #define EINPROGRESS 115
-#define EALREADY 114
 #define EAGAIN 11
 #define PF_KTHREAD 0x00200000
-#define TCP_SYN_SENT 2
-#define TCP_CLOSE 7
 
 /* ---- programs: system calls ---- */
 
@@ -43,20 +40,13 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 		return 0;
 	if (t->call.kind) {
 		if (copy)
-			return 0;		     /* an earlier copy has it */
-		count_loss(t->window, LOSS_SKIPPED); /* its exit never came */
+			return 0; /* an earlier copy has it */
+		/* Its exit never came; a tracer can arrange that for a fork. */
+		if (t->call.kind != KIND_SPAWN || !t->forked)
+			count_loss(t->window, LOSS_SKIPPED);
 	}
-	t->window = READ_ONCE(current_window);
-	t->ts_ns = bpf_ktime_get_boot_ns();
-	read_args(t, regs);
-	t->args[ARG_CWD] = AT_FDCWD;
-	t->args[ARG_NONE] = 0;
-	t->dialed = false;
-	t->forked = false;
-	t->closed = false;
-	t->bprm = 0;
+	call_begin(t, regs, shape);
 	t->entered = true;
-	__builtin_memcpy(&t->call, (const void *)shape, sizeof(t->call));
 	return 0;
 }
 
@@ -73,8 +63,7 @@ static __always_inline void emit_inet(struct scratch *s, struct task *t, long re
 	s->event.value[1] = (u32)fd;
 	switch (t->call.how) {
 	case HOW_CONNECT:
-		/* A second call on a connection that is under way makes no new one. */
-		if (t->dialed || ret == -EALREADY)
+		if (t->dialed || connects_nowhere(sk, ret))
 			return;
 		if (sk && (ret == 0 || ret == -EINPROGRESS))
 			off = put_sock_addr(s, off, sk, true);
@@ -95,7 +84,9 @@ static __always_inline void emit_inet(struct scratch *s, struct task *t, long re
 	case HOW_SENDTO:
 		if (t->dialed || !arg(t, 4) || !sends_to_address(sk, arg(t, 3)))
 			return;
-		off = put_user_addr(s, off, arg(t, 4), arg(t, 5));
+		off = put_destination(s, arg(t, 4), arg(t, 5));
+		if (!off)
+			return;
 		break;
 	case HOW_SENDMSG:
 		if (!t->dialed && sends_to_address(sk, arg(t, 2)))
@@ -116,8 +107,9 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 
 	event_begin(s, t, t->call.kind);
 	s->event.ret = ret;
-	s->event.value[0] = arg(t, t->call.value[0]);
-	s->event.value[1] = arg(t, t->call.value[1]);
+	/* Flags, modes and pids are ints to the kernel, whatever the registers hold. */
+	s->event.value[0] = (u32)arg(t, t->call.value[0]);
+	s->event.value[1] = (u32)arg(t, t->call.value[1]);
 	switch (t->call.how) {
 	case HOW_CONNECT:
 	case HOW_BIND:
@@ -151,7 +143,11 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 			s->event.value[0] = O_CREAT | O_WRONLY | O_TRUNC;
 		if (ret >= 0) {
 			/* The kernel's path says it all; the caller's name is beside it. */
-			off = put_file(s, off, file_of(ret), TAG_PATH);
+			struct file *file = file_of(ret);
+
+			s->event.flags = BPF_CORE_READ(file, f_inode, i_mode);
+			s->event.value[2] = BPF_CORE_READ(file, f_inode, i_ino);
+			off = put_file(s, off, file, TAG_PATH);
 			if (t->call.name != ARG_NONE)
 				off = put_string(s, off, arg(t, t->call.name), TAG_NAME);
 			event_end(s, off);
@@ -159,7 +155,8 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 		}
 		break;
 	}
-	if (t->call.name != ARG_NONE)
+	/* After an exec that failed too late, the name's address is in another program. */
+	if (t->call.name != ARG_NONE && t->mm == (u64)BPF_CORE_READ(bpf_get_current_task_btf(), mm))
 		off = put_name(s, off, arg(t, t->call.dir), arg(t, t->call.name), TAG_NAME);
 	if (t->call.how == HOW_SYMLINK)
 		off = put_string(s, off, arg(t, t->call.name2), TAG_NAME2);
@@ -174,26 +171,34 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	const volatile struct shape *shape = shape_of(number_of(regs));
 	struct scratch *s;
 	struct task *t;
+	bool elsewhere;
 
 	if (!shape)
 		return 0;
+	elsewhere = shape->how == HOW_ELSEWHERE || shape->how == HOW_CLONE3;
 	t = current_in_scope();
 	if (!t)
 		return 0;
+	if (!t->call.kind && copy == copies - 1 && !t->closed && t->entered && !elsewhere) {
+		/*
+		 * No copy has seen the entry. (A new process comes out of a fork that it
+		 * never went into, a new program out of an exec that on_exec has ended,
+		 * and a task may have been in the call when it came into scope.) A call
+		 * that seccomp(2) or a tracer has refused was never entered: it is a
+		 * failed attempt. If it succeeded, either such a one has made that up,
+		 * or our program was skipped.
+		 */
+		if (ret < 0)
+			call_begin(t, regs, shape);
+		else if (copies > 1)
+			count_loss(READ_ONCE(current_window), LOSS_SKIPPED);
+	}
 	if (t->call.kind) {
 		s = scratch_of(HOOK_EXIT);
 		if (s)
 			emit_call(s, t, ret);
 		t->call.kind = 0;
 		t->closed = true;
-	} else if (copy == copies - 1 && !t->closed && t->entered && shape->how != HOW_ELSEWHERE &&
-		   shape->how != HOW_CLONE3) {
-		/*
-		 * No copy has seen the entry. (A new process comes out of a fork that it
-		 * never went into, a new program out of an exec that on_exec has ended,
-		 * and a task may have been in the call when it came into scope.)
-		 */
-		count_loss(READ_ONCE(current_window), LOSS_SKIPPED);
 	}
 	if (copy == copies - 1)
 		t->closed = false; /* what comes next is another call */
@@ -310,11 +315,13 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 {
+	struct sock *asked;
 	struct scratch *s;
 	struct task *t;
 	u32 off;
 
-	if (from != TCP_CLOSE || to != TCP_SYN_SENT)
+	/* MPTCP connects through a TCP socket of its own, and has no destination itself. */
+	if (from != TCP_CLOSE || to != TCP_SYN_SENT || sk->sk_protocol == IPPROTO_MPTCP)
 		return 0;
 	t = current_in_scope();
 	if (!t || (copy && (t->dialed || !t->call.kind)))
@@ -323,7 +330,8 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	if (!s)
 		return 0;
 	event_begin(s, t, KIND_CONNECT);
-	put_protocol(s, sk);
+	asked = t->call.kind == KIND_CONNECT ? sock_of(arg(t, 0)) : NULL;
+	put_protocol(s, asked && is_inet(asked) ? asked : sk);
 	off = put_sock_addr(s, 0, sk, true);
 	event_end(s, off);
 	t->dialed = true;
@@ -433,6 +441,11 @@ int take_in(struct bpf_iter__task *ctx)
 	}
 	if (t->generation == wanted_generation)
 		return 0;
+	if (t->generation < READ_ONCE(current_generation)) {
+		/* What is known of its system call is from before it left a scope. */
+		t->call.kind = 0;
+		t->entered = false;
+	}
 	t->pid = tgid_of(task);
 	t->tid = pid_number(BPF_CORE_READ(task, thread_pid));
 	t->watched = false;

@@ -176,6 +176,7 @@ type probeTask struct {
 	Watched uint8
 	Pad     [3]uint8
 	_       [4]byte
+	Mm      uint64
 	Bprm    uint64
 }
 

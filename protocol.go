@@ -18,7 +18,7 @@ import (
 
 // maxControlLine is the longest control line, in bytes. No client sends one of a
 // kilobyte; whatever is longer is passed over without being kept.
-const maxControlLine = 1 << 20
+const maxControlLine = 64 << 10
 
 // controlOp is what a control line asks for.
 type controlOp int

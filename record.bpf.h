@@ -113,9 +113,9 @@ struct event {
 	u64 value[3];
 	u32 pid; /* tgid, in the pid namespace of the sidecar, as every pid here */
 	u32 tid;
-	u16 kind; /* enum kind */
-	u16 flags;
-	u32 len; /* of the tail */
+	u16 kind;  /* enum kind */
+	u16 flags; /* enum event_flag; of an opened file, its mode with the type */
+	u32 len;   /* of the tail */
 	u8 comm[COMM_LEN];
 };
 _Static_assert(sizeof(struct event) == 88, "hole in struct event");

@@ -12,6 +12,14 @@ import (
 // told to end. Clients give it one second.
 const stopTimeout = 800 * time.Millisecond
 
+// maxQueuedLines is how many control lines are read ahead, so that the end of the
+// input is noticed while a client that reads nothing keeps marks from being made.
+const maxQueuedLines = 1024
+
+// maxOpenCalls is how many calls can be open at once. Each window has a list of
+// those that are, and an event of several calls names them all.
+const maxOpenCalls = 128
+
 // A session joins a backend to a client: control lines become marks, records
 // become lines.
 type session struct {
@@ -26,6 +34,7 @@ type session struct {
 	wasLive map[uint64]bool // what was live then
 
 	lines chan controlLine // from the client
+	eof   chan struct{}    // the last of them has been read, though others may wait
 	due   chan control     // ends whose grace is over
 	quit  chan error       // from outside: nil for a signal, or why it must end at once
 }
@@ -43,7 +52,8 @@ func newSession(b backend, stdin io.Reader, stdout io.Writer, grace time.Duratio
 		attr:    newAttribution(),
 		grace:   grace,
 		out:     bufio.NewWriterSize(stdout, 64<<10),
-		lines:   make(chan controlLine),
+		lines:   make(chan controlLine, maxQueuedLines),
+		eof:     make(chan struct{}),
 		due:     make(chan control),
 		quit:    make(chan error, 4),
 	}
@@ -51,8 +61,11 @@ func newSession(b backend, stdin io.Reader, stdout io.Writer, grace time.Duratio
 		r := newControlReader(stdin)
 		for {
 			ctl, fatal, err := r.next()
+			if fatal || err == nil && ctl.op == controlShutdown {
+				close(s.eof)
+			}
 			s.lines <- controlLine{ctl, fatal, err}
-			if fatal {
+			if fatal || err == nil && ctl.op == controlShutdown {
 				return
 			}
 		}
@@ -68,19 +81,17 @@ func (s *session) run() error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	stop := make(chan struct{})  // tells controlLoop to end
-	ended := make(chan struct{}) // it has
+	stop, eof := make(chan struct{}), s.eof
 	failed := make(chan error, 1)
-	go func() {
+	go func(stop <-chan struct{}) {
 		err := s.controlLoop(stop)
-		close(ended)
 		if err == nil {
 			err = s.backend.mark(&mark{op: markNote, window: s.attr.current(), stop: true})
 		}
 		if err != nil {
 			failed <- err
 		}
-	}()
+	}(stop)
 	done := make(chan error, 1)
 	go func() { done <- s.stream() }()
 	var timeout <-chan time.Time
@@ -96,19 +107,26 @@ func (s *session) run() error {
 			}
 			// From here on the clock runs, also if controlLoop cannot listen since
 			// there is no room for a mark.
-			if timeout == nil {
+			if stop != nil {
 				close(stop)
-				timeout = time.After(stopTimeout)
+				stop = nil
 			}
-		case <-ended:
-			ended = nil
-			if timeout == nil {
-				timeout = time.After(stopTimeout)
-			}
+			timeout = sooner(timeout)
+		case <-eof:
+			eof = nil
+			timeout = sooner(timeout)
 		case <-timeout:
 			return fmt.Errorf("the client did not take the rest of the output within %v", stopTimeout)
 		}
 	}
+}
+
+// sooner returns timeout or, if that does not run yet, one that does.
+func sooner(timeout <-chan time.Time) <-chan time.Time {
+	if timeout == nil {
+		timeout = time.After(stopTimeout)
+	}
+	return timeout
 }
 
 // controlLoop turns control lines into marks until the session is to end. Its
@@ -201,6 +219,12 @@ func (s *session) scope(ctl control) error {
 }
 
 func (s *session) begin(ctl control) error {
+	if oldest := s.attr.oldest(maxOpenCalls); oldest != nil {
+		why := fmt.Sprintf("taken as ended, since %d calls are open", maxOpenCalls)
+		if err := s.endCall(oldest.id, why); err != nil {
+			return err
+		}
+	}
 	prune, err := s.pruneWindows()
 	if err != nil {
 		return err
@@ -235,9 +259,12 @@ func (s *session) pruneWindows() (*pruning, error) {
 	return p, nil
 }
 
-func (s *session) end(ctl control) error {
-	st := status{message: "end", callID: ctl.callID}
-	call, window := s.attr.end(ctl.callID)
+func (s *session) end(ctl control) error { return s.endCall(ctl.callID, "") }
+
+// endCall ends a call. why is what the client is told about it, if anything.
+func (s *session) endCall(id, why string) error {
+	st := status{message: "end", callID: id, err: why}
+	call, window := s.attr.end(id)
 	if call == nil {
 		st.err = "end without begin"
 		return s.note(st)

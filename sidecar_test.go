@@ -155,6 +155,27 @@ func TestAcknowledge(t *testing.T) {
 	}
 }
 
+// TestOpenCalls checks that calls which never end do not pile up.
+func TestOpenCalls(t *testing.T) {
+	s := startFake(t, `[]`, 0)
+	for i := range maxOpenCalls + 3 {
+		id := fmt.Sprint(i)
+		got := briefs(s.begin(id, ""))
+		want := []string{"begin call " + id}
+		if i >= maxOpenCalls {
+			want = []string{fmt.Sprint("end call ", i-maxOpenCalls), want[0]}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	for _, l := range filter(s.all, fields{"message": "end"}) {
+		if !strings.Contains(l.str("error"), "taken as ended") {
+			t.Errorf("it ends with %v", l)
+		}
+	}
+}
+
 func TestGrace(t *testing.T) {
 	const grace = 300 * time.Millisecond
 	script := `[{"trigger":"begin","tool":"later","event":{"type":"exec"}}]`

@@ -13,6 +13,10 @@
 #define IPPROTO_TCP 6
 #define IPPROTO_MPTCP 262
 #define MSG_FASTOPEN 0x20000000
+#define EALREADY 114
+#define SOCK_RAW 3
+#define TCP_SYN_SENT 2
+#define TCP_CLOSE 7
 #define SOCKFS_MAGIC 0x534F434B
 
 /* The socket behind a descriptor, or NULL if there is none. */
@@ -60,7 +64,8 @@ static __always_inline u32 put_sock_addr(struct scratch *s, u32 off, struct sock
 		addr.port = BPF_CORE_READ(sk, __sk_common.skc_dport);
 	} else {
 		port = BPF_CORE_READ(sk, __sk_common.skc_num);
-		addr.port = __builtin_bswap16(port);
+		if (BPF_CORE_READ(sk, sk_type) != SOCK_RAW) /* there it is the protocol */
+			addr.port = __builtin_bswap16(port);
 	}
 	if (addr.family == AF_INET)
 		addr.v4 = peer ? BPF_CORE_READ(sk, __sk_common.skc_daddr)
@@ -95,17 +100,58 @@ static __always_inline void put_protocol(struct scratch *s, struct sock *sk)
 				    (u64)BPF_CORE_READ(sk, __sk_common.skc_family) << 32;
 }
 
+/*
+ * Appends, as the first section, where a message goes, and returns the end of it; or
+ * zero for nowhere in particular. The protocol of the socket must be there already.
+ */
+static __always_inline u32 put_destination(struct scratch *s, u64 address, u32 len)
+{
+	u32 off = put_user_addr(s, 0, address, len);
+	u16 *family = (u16 *)tail_at(s, sizeof(struct section)), own = s->event.value[0] >> 32;
+	u16 type = s->event.value[0] >> 16;
+
+	/*
+	 * IPv4, and raw IPv6, take an address without a family for one of their own
+	 * (udp_sendmsg, raw_sendmsg, rawv6_sendmsg); UDP over IPv6 for the peer.
+	 */
+	if (len >= sizeof(*family) && !*family) {
+		if (own == AF_INET6 && type != SOCK_RAW)
+			return 0;
+		*family = own;
+	}
+	return off;
+}
+
+static __always_inline bool is_tcp(struct sock *sk)
+{
+	u16 protocol = BPF_CORE_READ(sk, sk_protocol);
+
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_MPTCP;
+}
+
+/*
+ * Whether a connect that on_set_state has not seen makes no connection: it dissolves
+ * one (AF_UNSPEC), or asks after one that is under way or made.
+ */
+static __always_inline bool connects_nowhere(struct sock *sk, long ret)
+{
+	bool closed;
+
+	if (!sk || ret == -EALREADY)
+		return sk != NULL;
+	closed = BPF_CORE_READ(sk, __sk_common.skc_state) == TCP_CLOSE;
+	if (is_tcp(sk))
+		return !closed || ret == 0;
+	return closed && ret == 0;
+}
+
 /* Whether a message to an address on that socket goes to the address. */
 static __always_inline bool sends_to_address(struct sock *sk, u64 flags)
 {
-	u16 protocol;
-
 	if (!sk)
 		return true; /* a failed attempt: the address is all there is */
-	protocol = BPF_CORE_READ(sk, sk_protocol);
 	/* Without MSG_FASTOPEN, TCP takes no notice of it. */
-	return protocol != IPPROTO_TCP && protocol != IPPROTO_MPTCP ? is_inet(sk)
-								    : flags & MSG_FASTOPEN;
+	return is_tcp(sk) ? flags & MSG_FASTOPEN : is_inet(sk);
 }
 
 /* The messages of a sendmmsg, of which the first sent ones have left. */
@@ -122,12 +168,16 @@ static long emit_message(u32 i, struct messages *m)
 		u64 name;
 		s32 namelen;
 	} msg = {};
+	u32 off;
 
 	if (i && i >= m->sent)
 		return 1; /* the first one is of interest even if it failed */
 	bpf_probe_read_user(&msg, 12, (void *)(m->address + i * 64));
-	if (msg.name && msg.namelen > 0)
-		event_end(m->s, put_user_addr(m->s, 0, msg.name, msg.namelen));
+	if (!msg.name || msg.namelen <= 0)
+		return 0;
+	off = put_destination(m->s, msg.name, msg.namelen);
+	if (off)
+		event_end(m->s, off);
 	return 0;
 }
 

@@ -8,6 +8,8 @@
 
 #include "record.bpf.h"
 
+#define AT_FDCWD (-100)
+
 /*
  * A record under construction. The tail is longer than TAIL_LEN by the longest
  * single write, since only its start is masked.
@@ -33,6 +35,7 @@ struct task {
 	u8 closed;  /* the exit from this system call was seen by a copy before */
 	u8 watched; /* not in scope itself, but what it starts before a scope is set is */
 	u8 _pad[3];
+	u64 mm;	  /* at entry: an exec that fails late comes out with another one */
 	u64 bprm; /* of the exec in this system call that is already reported */
 };
 
@@ -179,9 +182,9 @@ static __always_inline const volatile struct shape *shape_of(u64 number)
 static __always_inline u64 number_of(struct pt_regs *regs)
 {
 #if defined(__TARGET_ARCH_x86)
-	return regs->orig_ax;
+	return (u32)regs->orig_ax; /* the kernel, too, looks at this half only */
 #else
-	return regs->syscallno;
+	return (u32)regs->syscallno;
 #endif
 }
 
@@ -204,13 +207,30 @@ static __always_inline void read_args(struct task *t, struct pt_regs *regs)
 	t->args[4] = regs->r8;
 	t->args[5] = regs->r9;
 #else
-	t->args[0] = regs->regs[0];
+	t->args[0] = regs->orig_x0; /* regs[0] is the result at exit */
 	t->args[1] = regs->regs[1];
 	t->args[2] = regs->regs[2];
 	t->args[3] = regs->regs[3];
 	t->args[4] = regs->regs[4];
 	t->args[5] = regs->regs[5];
 #endif
+}
+
+/* Stamps the task with the system call that it goes into. */
+static __always_inline void call_begin(struct task *t, struct pt_regs *regs,
+				       const volatile struct shape *shape)
+{
+	t->window = READ_ONCE(current_window);
+	t->ts_ns = bpf_ktime_get_boot_ns();
+	read_args(t, regs);
+	t->args[ARG_CWD] = AT_FDCWD;
+	t->args[ARG_NONE] = 0;
+	t->mm = (u64)BPF_CORE_READ(bpf_get_current_task_btf(), mm);
+	t->bprm = 0;
+	t->dialed = false;
+	t->forked = false;
+	t->closed = false;
+	__builtin_memcpy(&t->call, (const void *)shape, sizeof(t->call));
 }
 
 static __always_inline u64 arg(struct task *t, u8 index)

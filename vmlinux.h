@@ -71,6 +71,7 @@ struct super_block {
 struct inode {
 	unsigned short i_mode;
 	struct super_block *i_sb;
+	unsigned long i_ino;
 	unsigned int i_nlink;
 };
 
@@ -191,6 +192,7 @@ struct sock_common {
 		};
 	};
 	unsigned short skc_family;
+	volatile unsigned char skc_state;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
 };
@@ -241,6 +243,7 @@ struct pt_regs {
 			u64 regs[31];
 		};
 	};
+	u64 orig_x0;
 	s32 syscallno;
 };
 #endif
