@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,8 +30,9 @@ type actor struct {
 
 // An actorCommand is what an actor is told.
 type actorCommand struct {
-	Call int   // the number of a system call; or
-	Args []any // of it: numbers, strings for pointers to C strings, []byte for pointers to memory
+	Call int    // the number of a system call; or
+	Args []any  // of it: numbers, strings for pointers to C strings, []byte for pointers to memory
+	ABI  string // empty for the machine's own; see compatCalls
 	Do   string
 	Argv []string // of Do
 }
@@ -88,6 +90,7 @@ func (a *actor) tell(c actorCommand) actorAnswer {
 // ask tells the actor to do something and does not wait for the answer.
 func (a *actor) ask(c actorCommand) {
 	a.t.Helper()
+	c.Args = slices.Clone(c.Args)
 	for i, arg := range c.Args {
 		switch arg := arg.(type) {
 		case []byte:
@@ -124,7 +127,13 @@ func (a *actor) answer() actorAnswer {
 // call makes a system call and returns its result, negative errno for an error.
 func (a *actor) call(number int, args ...any) int {
 	a.t.Helper()
-	answer := a.tell(actorCommand{Call: number, Args: args})
+	return a.callABI("", number, args...)
+}
+
+// callABI is call for another ABI.
+func (a *actor) callABI(abi string, number int, args ...any) int {
+	a.t.Helper()
+	answer := a.tell(actorCommand{Call: number, Args: args, ABI: abi})
 	if answer.Errno != 0 {
 		return -int(answer.Errno)
 	}
@@ -163,6 +172,7 @@ func playActor(in io.Reader, out io.Writer) int {
 		var c struct {
 			Call int
 			Args []json.RawMessage
+			ABI  string
 			Do   string
 			Argv []string
 		}
@@ -170,7 +180,7 @@ func playActor(in io.Reader, out io.Writer) int {
 		if err := json.Unmarshal(b, &c); err != nil {
 			answer.Err = err.Error()
 		} else if c.Do == "" {
-			answer = rawCall(c.Call, c.Args)
+			answer = rawCall(c.ABI, c.Call, c.Args)
 		} else if deed := actorDeeds[c.Do]; deed == nil {
 			answer.Err = "unknown deed"
 		} else if ret, err := deed(c.Argv); err != nil {
@@ -183,9 +193,19 @@ func playActor(in io.Reader, out io.Writer) int {
 	}
 }
 
-func rawCall(number int, args []json.RawMessage) actorAnswer {
+// compatCalls makes system calls of the other ABI, in the ways that there are. Its
+// pointers have 32 bits: low puts memory where they reach.
+var compatCalls = map[string]func(number int, args [6]uintptr) (ret int){}
+
+var low = func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
+
+func rawCall(abi string, number int, args []json.RawMessage) actorAnswer {
 	var a [6]uintptr
 	var keep [][]byte
+	at := func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
+	if abi != "" {
+		at = low
+	}
 	for i, raw := range args {
 		var memory struct{ B []byte }
 		var n int64
@@ -195,8 +215,15 @@ func rawCall(number int, args []json.RawMessage) actorAnswer {
 			return actorAnswer{Err: err.Error()}
 		} else if len(memory.B) > 0 {
 			keep = append(keep, memory.B)
-			a[i] = uintptr(unsafe.Pointer(&memory.B[0]))
+			a[i] = at(memory.B)
 		}
+	}
+	if call := compatCalls[abi]; abi != "" {
+		ret := call(number, a)
+		if ret < 0 && ret > -4096 {
+			return actorAnswer{Errno: syscall.Errno(-ret)}
+		}
+		return actorAnswer{Ret: ret}
 	}
 	ret, _, errno := syscall.Syscall6(uintptr(number), a[0], a[1], a[2], a[3], a[4], a[5])
 	runtime.KeepAlive(keep)

@@ -113,10 +113,9 @@ type callRow struct {
 	want []fields
 }
 
-// TestEBPFSystemCalls makes each system call in a call of its own and compares all
-// events that come of it.
-func TestEBPFSystemCalls(t *testing.T) {
-	s, a := startScoped(t)
+// callRows prepares an actor and a folder for a list of system calls.
+func callRows(t *testing.T, a *actor) []callRow {
+	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +148,7 @@ func TestEBPFSystemCalls(t *testing.T) {
 	dst := fmt.Sprintf("127.66.0.9:%d", port)
 	unixSocket := a.must(unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0)
 
-	rows := append(archRows(dir), []callRow{
+	return append(archRows(dir), []callRow{
 		{"openat, relative", unix.SYS_OPENAT, []any{unix.AT_FDCWD, "./file", unix.O_RDONLY, 0}, 1,
 			[]fields{{"type": "file_open", "path": file, "requested": "./file", "flags": "O_RDONLY"}}},
 		{"openat, dirfd and link", unix.SYS_OPENAT, []any{dirfd, "d/../link", unix.O_WRONLY | unix.O_TRUNC, 0}, 1,
@@ -238,26 +237,41 @@ func TestEBPFSystemCalls(t *testing.T) {
 			[]fields{{"type": "file_delete", "path": longest + "x", "errno": "ENAMETOOLONG", "truncated": true}}},
 		{"something else", unix.SYS_GETPPID, nil, 1, nil},
 	}...)
-	for i, r := range rows {
-		t.Run(r.name, func(t *testing.T) {
-			id := strconv.Itoa(i)
-			s.begin(id, r.name)
-			ret := a.call(r.call, r.args...)
-			if ret != r.ret && (r.ret <= 0 || ret <= 0) {
-				t.Errorf("the call returns %d (%v)", ret, syscall.Errno(-ret))
-			}
-			got := events(s.end(id), id)
-			switch r.name {
-			case "O_TMPFILE":
-				if len(got) != 1 || !strings.HasPrefix(got[0].str("path"), dir+"/") || got[0].str("requested") != dir || got[0].str("flags") != "O_RDWR|O_TMPFILE" {
-					t.Errorf("got %v", got)
-				}
-			default:
-				checkEvents(t, got, a.pid(), r.want...)
-			}
-		})
-	}
+}
 
+var rowNumber int // each row's call has an id of its own
+
+// run makes the row's call in a call of its own and compares all that comes of it.
+func (r *callRow) run(t *testing.T, s *testSession, a *actor, call func() int) {
+	t.Run(r.name, func(t *testing.T) {
+		rowNumber++
+		id := strconv.Itoa(rowNumber)
+		s.begin(id, r.name)
+		ret := call()
+		if ret != r.ret && (r.ret <= 0 || ret <= 0) {
+			t.Errorf("the call returns %d (%v)", ret, syscall.Errno(-ret))
+		}
+		got := events(s.end(id), id)
+		if r.name == "O_TMPFILE" {
+			if len(got) != 1 || !strings.HasPrefix(got[0].str("path"), r.args[1].(string)+"/") || got[0]["requested"] != r.args[1] || got[0].str("flags") != "O_RDWR|O_TMPFILE" {
+				t.Errorf("got %v", got)
+			}
+			return
+		}
+		checkEvents(t, got, a.pid(), r.want...)
+	})
+}
+
+// TestEBPFSystemCalls makes each system call in a call of its own and compares all
+// events that come of it.
+func TestEBPFSystemCalls(t *testing.T) {
+	s, a := startScoped(t)
+	for _, r := range callRows(t, a) {
+		r.run(t, s, a, func() int { return a.call(r.call, r.args...) })
+	}
+	port := freePort(t)
+	dst := fmt.Sprintf("127.66.0.9:%d", port)
+	tcp := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0) }
 	t.Run("bind and listen on any port", func(t *testing.T) {
 		fd := tcp()
 		s.begin("any", "")
@@ -319,11 +333,15 @@ func TestEBPFSystemCalls(t *testing.T) {
 		}
 	})
 	t.Run("open by handle", func(t *testing.T) {
-		handle, mountID, err := unix.NameToHandleAt(unix.AT_FDCWD, file, 0)
+		file := filepath.Join(t.TempDir(), "file")
+		if err := os.WriteFile(file, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		handle, _, err := unix.NameToHandleAt(unix.AT_FDCWD, file, 0)
 		if err != nil {
 			t.Skipf("no handles on this file system: %v", err)
 		}
-		_ = mountID
+		dirfd := a.must(unix.SYS_OPENAT, unix.AT_FDCWD, filepath.Dir(file), unix.O_RDONLY, 0)
 		raw := binary.NativeEndian.AppendUint32(nil, uint32(handle.Size()))
 		raw = binary.NativeEndian.AppendUint32(raw, uint32(handle.Type()))
 		s.begin("handle", "")

@@ -105,6 +105,8 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 {
 	u32 off = 0;
 
+	if (t->call.how == HOW_SOCKETCALL && !unwrap_socketcall(t))
+		return;
 	event_begin(s, t, t->call.kind);
 	s->event.ret = ret;
 	/* Flags, modes and pids are ints to the kernel, whatever the registers hold. */
@@ -330,6 +332,8 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	if (!s)
 		return 0;
 	event_begin(s, t, KIND_CONNECT);
+	if (t->call.how == HOW_SOCKETCALL)
+		unwrap_socketcall(t);
 	asked = t->call.kind == KIND_CONNECT ? sock_of(arg(t, 0)) : NULL;
 	put_protocol(s, asked && is_inet(asked) ? asked : sk);
 	off = put_sock_addr(s, 0, sk, true);

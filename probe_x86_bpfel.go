@@ -45,20 +45,21 @@ const (
 type probeHow uint32
 
 const (
-	probeHowHOW_NAMES     probeHow = 0
-	probeHowHOW_OPEN      probeHow = 1
-	probeHowHOW_OPENAT2   probeHow = 2
-	probeHowHOW_FD        probeHow = 3
-	probeHowHOW_CONNECT   probeHow = 4
-	probeHowHOW_BIND      probeHow = 5
-	probeHowHOW_LISTEN    probeHow = 6
-	probeHowHOW_SENDTO    probeHow = 7
-	probeHowHOW_SENDMSG   probeHow = 8
-	probeHowHOW_SENDMMSG  probeHow = 9
-	probeHowHOW_ELSEWHERE probeHow = 10
-	probeHowHOW_CLONE3    probeHow = 11
-	probeHowHOW_SYMLINK   probeHow = 12
-	probeHowHOW_CREAT     probeHow = 13
+	probeHowHOW_NAMES      probeHow = 0
+	probeHowHOW_OPEN       probeHow = 1
+	probeHowHOW_OPENAT2    probeHow = 2
+	probeHowHOW_FD         probeHow = 3
+	probeHowHOW_CONNECT    probeHow = 4
+	probeHowHOW_BIND       probeHow = 5
+	probeHowHOW_LISTEN     probeHow = 6
+	probeHowHOW_SENDTO     probeHow = 7
+	probeHowHOW_SENDMSG    probeHow = 8
+	probeHowHOW_SENDMMSG   probeHow = 9
+	probeHowHOW_ELSEWHERE  probeHow = 10
+	probeHowHOW_CLONE3     probeHow = 11
+	probeHowHOW_SYMLINK    probeHow = 12
+	probeHowHOW_SOCKETCALL probeHow = 14
+	probeHowHOW_CREAT      probeHow = 13
 )
 
 type probeKind uint32

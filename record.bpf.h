@@ -7,9 +7,10 @@
 #define __RECORD_BPF_H__
 
 #define COMM_LEN 16
-#define ABIS 2	     /* the machine's own, and the 32-bit one beside it */
-#define SYSCALLS 512 /* numbers per ABI; the highest in use is below 480 */
-#define ARGS 8	     /* six of the system call, and two constants: see enum arg */
+#define ABIS 2		    /* the machine's own, and the 32-bit one beside it */
+#define SYSCALLS 512	    /* numbers per ABI; the highest in use is below 480 */
+#define SOCKETCALL_BASE 480 /* where the 32-bit table has the calls of socketcall(2) */
+#define ARGS 8		    /* six of the system call, and two constants: see enum arg */
 #define PATH_LEN 4096
 #define NAME_LEN 256	  /* NAME_MAX and a NUL */
 #define ARGV_LEN 16384	  /* bytes of arguments that an exec record holds */
@@ -51,10 +52,11 @@ enum how {
 	HOW_SENDTO = 7,
 	HOW_SENDMSG = 8,
 	HOW_SENDMMSG = 9,
-	HOW_ELSEWHERE = 10, /* success is seen by another hook, failure here */
-	HOW_CLONE3 = 11,    /* the same, with the flags in memory */
-	HOW_SYMLINK = 12,   /* a name, and a target that is just a string */
-	HOW_CREAT = 13,	    /* HOW_OPEN, with the flags that creat(2) stands for */
+	HOW_ELSEWHERE = 10,  /* success is seen by another hook, failure here */
+	HOW_CLONE3 = 11,     /* the same, with the flags in memory */
+	HOW_SYMLINK = 12,    /* a name, and a target that is just a string */
+	HOW_SOCKETCALL = 14, /* whatever the first argument says, with arguments in memory */
+	HOW_CREAT = 13,	     /* HOW_OPEN, with the flags that creat(2) stands for */
 };
 
 /* Where an argument of struct shape is: 0 to 5 in the system call, or constant. */

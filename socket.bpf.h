@@ -159,6 +159,7 @@ struct messages {
 	struct scratch *s;
 	u64 address;
 	u32 sent;
+	bool narrow; /* pointers have 32 bits */
 };
 
 /* Sends the record of a message; a struct mmsghdr starts with the address that it is for. */
@@ -172,7 +173,12 @@ static long emit_message(u32 i, struct messages *m)
 
 	if (i && i >= m->sent)
 		return 1; /* the first one is of interest even if it failed */
-	bpf_probe_read_user(&msg, 12, (void *)(m->address + i * 64));
+	if (m->narrow) {  /* a struct compat_mmsghdr has 32 bytes, a struct mmsghdr 64 */
+		bpf_probe_read_user(&msg.name, 4, (void *)(m->address + i * 32));
+		bpf_probe_read_user(&msg.namelen, 4, (void *)(m->address + i * 32 + 4));
+	} else {
+		bpf_probe_read_user(&msg, 12, (void *)(m->address + i * 64));
+	}
 	if (!msg.name || msg.namelen <= 0)
 		return 0;
 	off = put_destination(m->s, msg.name, msg.namelen);
@@ -183,7 +189,7 @@ static long emit_message(u32 i, struct messages *m)
 
 __noinline int emit_messages(struct scratch *s, u64 address, u32 sent)
 {
-	struct messages m = {.s = s, .address = address, .sent = sent};
+	struct messages m = {.s = s, .address = address, .sent = sent, .narrow = current_abi()};
 
 	if (!s)
 		return 0;
@@ -197,6 +203,29 @@ __noinline int emit_messages(struct scratch *s, u64 address, u32 sent)
 			count_loss(s->event.window, LOSS_SKIPPED);
 	}
 	return 0;
+}
+
+/* Puts what a socketcall(2) stands for in its place; false if that is not watched. */
+static __always_inline bool unwrap_socketcall(struct task *t)
+{
+	const volatile struct shape *shape;
+	u32 call = arg(t, 0), args[6] = {};
+	void *from = (void *)arg(t, 1);
+
+	if (call >= SYSCALLS - SOCKETCALL_BASE)
+		return false;
+	asm volatile("%0 &= 31" : "+r"(call)); /* for the verifier */
+	shape = &shapes[1][SOCKETCALL_BASE + call];
+	if (!shape->kind)
+		return false;
+	/* Calls have two to six arguments, and nothing need be mapped behind them. */
+	if (bpf_probe_read_user(args, 24, from) && bpf_probe_read_user(args, 16, from) &&
+	    bpf_probe_read_user(args, 12, from))
+		bpf_probe_read_user(args, 8, from);
+	for (u32 i = 0; i < 6; i++)
+		t->args[i] = args[i];
+	__builtin_memcpy(&t->call, (const void *)shape, sizeof(t->call));
+	return true;
 }
 
 #endif

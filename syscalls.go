@@ -2,8 +2,6 @@
 
 package main
 
-import "golang.org/x/sys/unix"
-
 // abiNative and abi32 index the table of shapes: the machine's own system call
 // numbers, and those of the 32-bit ABI beside it.
 const (
@@ -11,42 +9,56 @@ const (
 	abi32     = 1
 )
 
-// A syscallSpec says what a system call number means to the probe.
-type syscallSpec struct {
-	number int
-	shape  probeShape
+// syscallMeanings says what the system calls that the probe watches mean to it, by
+// the name that they have in syscalls(2). Arguments count from zero, as there.
+var syscallMeanings = map[string]probeShape{
+	"open":              open(cwd, 0, 1, 2),
+	"openat":            open(0, 1, 2, 3),
+	"openat2":           how(open(0, 1, none, none), probeHowHOW_OPENAT2),
+	"creat":             how(open(cwd, 0, none, 1), probeHowHOW_CREAT),
+	"open_by_handle_at": open(none, none, 2, none),
+	"unlink":            name(probeKindKIND_DELETE, cwd, 0, none),
+	"unlinkat":          name(probeKindKIND_DELETE, 0, 1, 2),
+	"rmdir":             name(probeKindKIND_DELETE, cwd, 0, none),
+	"mkdir":             name(probeKindKIND_MKDIR, cwd, 0, 1),
+	"mkdirat":           name(probeKindKIND_MKDIR, 0, 1, 2),
+	"rename":            names(probeKindKIND_RENAME, cwd, 0, cwd, 1, none),
+	"renameat":          names(probeKindKIND_RENAME, 0, 1, 2, 3, none),
+	"renameat2":         names(probeKindKIND_RENAME, 0, 1, 2, 3, 4),
+	"link":              names(probeKindKIND_LINK, cwd, 0, cwd, 1, none),
+	"linkat":            names(probeKindKIND_LINK, 0, 1, 2, 3, 4),
+	"symlink":           symlink(cwd, 1, 0),
+	"symlinkat":         symlink(1, 2, 0),
+	"chmod":             name(probeKindKIND_CHMOD, cwd, 0, 1),
+	"fchmod":            how(name(probeKindKIND_CHMOD, 0, none, 1), probeHowHOW_FD),
+	"fchmodat":          name(probeKindKIND_CHMOD, 0, 1, 2),
+	"fchmodat2":         name(probeKindKIND_CHMOD, 0, 1, 2),
+
+	"execve":   how(name(probeKindKIND_EXEC_FAILED, cwd, 0, none), probeHowHOW_ELSEWHERE),
+	"execveat": how(name(probeKindKIND_EXEC_FAILED, 0, 1, none), probeHowHOW_ELSEWHERE),
+	"fork":     how(values(probeKindKIND_SPAWN, none, none), probeHowHOW_ELSEWHERE),
+	"vfork":    how(values(probeKindKIND_SPAWN, none, none), probeHowHOW_ELSEWHERE),
+	"clone":    how(values(probeKindKIND_SPAWN, 0, none), probeHowHOW_ELSEWHERE),
+	"clone3":   how(values(probeKindKIND_SPAWN, none, none), probeHowHOW_CLONE3),
+	"ptrace":   values(probeKindKIND_PTRACE, 0, 1),
+
+	"connect":    how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
+	"bind":       how(values(probeKindKIND_BIND, none, none), probeHowHOW_BIND),
+	"listen":     how(values(probeKindKIND_LISTEN, none, none), probeHowHOW_LISTEN),
+	"sendto":     how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
+	"sendmsg":    how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
+	"sendmmsg":   how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG),
+	"socketcall": how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SOCKETCALL),
 }
 
-// syscallSpecs holds the system calls that all architectures have; the older
-// spellings, which arm64 never had, are in archSyscallSpecs. Arguments count
-// from zero, as in syscall(2).
-var syscallSpecs = []syscallSpec{
-	{unix.SYS_OPENAT, open(0, 1, 2, 3)},
-	{unix.SYS_OPENAT2, how(open(0, 1, none, none), probeHowHOW_OPENAT2)},
-	{unix.SYS_OPEN_BY_HANDLE_AT, open(none, none, 2, none)},
-	{unix.SYS_UNLINKAT, name(probeKindKIND_DELETE, 0, 1, 2)},
-	{unix.SYS_MKDIRAT, name(probeKindKIND_MKDIR, 0, 1, 2)},
-	{unix.SYS_RENAMEAT, names(probeKindKIND_RENAME, 0, 1, 2, 3, none)},
-	{unix.SYS_RENAMEAT2, names(probeKindKIND_RENAME, 0, 1, 2, 3, 4)},
-	{unix.SYS_LINKAT, names(probeKindKIND_LINK, 0, 1, 2, 3, 4)},
-	{unix.SYS_SYMLINKAT, symlink(1, 2, 0)},
-	{unix.SYS_FCHMOD, how(name(probeKindKIND_CHMOD, 0, none, 1), probeHowHOW_FD)},
-	{unix.SYS_FCHMODAT, name(probeKindKIND_CHMOD, 0, 1, 2)},
-	{unix.SYS_FCHMODAT2, name(probeKindKIND_CHMOD, 0, 1, 2)},
-
-	{unix.SYS_EXECVE, how(name(probeKindKIND_EXEC_FAILED, cwd, 0, none), probeHowHOW_ELSEWHERE)},
-	{unix.SYS_EXECVEAT, how(name(probeKindKIND_EXEC_FAILED, 0, 1, none), probeHowHOW_ELSEWHERE)},
-	{unix.SYS_CLONE, how(values(probeKindKIND_SPAWN, 0, none), probeHowHOW_ELSEWHERE)},
-	{unix.SYS_CLONE3, how(values(probeKindKIND_SPAWN, none, none), probeHowHOW_CLONE3)},
-	{unix.SYS_PTRACE, values(probeKindKIND_PTRACE, 0, 1)},
-
-	{unix.SYS_CONNECT, how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT)},
-	{unix.SYS_BIND, how(values(probeKindKIND_BIND, none, none), probeHowHOW_BIND)},
-	{unix.SYS_LISTEN, how(values(probeKindKIND_LISTEN, none, none), probeHowHOW_LISTEN)},
-	{unix.SYS_SENDTO, how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO)},
-	{unix.SYS_SENDMSG, how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG)},
-	{unix.SYS_SENDMMSG, how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG)},
+// socketcalls names the calls that socketcall(2) makes, by its first argument
+// (linux/net.h). The 32-bit table has them from socketcallBase on, where no system
+// call has its number.
+var socketcalls = map[int]string{
+	2: "bind", 3: "connect", 4: "listen", 11: "sendto", 16: "sendmsg", 20: "sendmmsg",
 }
+
+const socketcallBase = 480 // SOCKETCALL_BASE in record.bpf.h
 
 const (
 	cwd  = uint8(probeArgARG_CWD)
@@ -96,9 +108,14 @@ func how(s probeShape, h probeHow) probeShape {
 // ABI and number. It is the one place that ties a number to a meaning.
 func syscallShapes() [2][512]probeShape {
 	var table [2][512]probeShape
-	for _, specs := range [][]syscallSpec{syscallSpecs, archSyscallSpecs} {
-		for _, s := range specs {
-			table[abiNative][s.number] = s.shape
+	for abi, numbers := range []map[string]int{abiNative: nativeNumbers, abi32: numbers32} {
+		for name, number := range numbers {
+			table[abi][number] = syscallMeanings[name]
+		}
+	}
+	if _, ok := numbers32["socketcall"]; ok {
+		for call, name := range socketcalls {
+			table[abi32][socketcallBase+call] = syscallMeanings[name]
 		}
 	}
 	return table

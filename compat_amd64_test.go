@@ -1,0 +1,145 @@
+//go:build linux
+
+package main
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+func init() {
+	compatCalls["int80"] = func(number int, args [6]uintptr) int { return int80(number, args) }
+	compatCalls["socketcall"] = func(number int, args [6]uintptr) int {
+		var words []byte
+		for _, a := range args {
+			words = binary.NativeEndian.AppendUint32(words, uint32(a))
+		}
+		return int80(numbers32["socketcall"], [6]uintptr{uintptr(number), low(words)})
+	}
+	var page []byte
+	low = func(b []byte) uintptr {
+		if len(page) < len(b) {
+			var err error
+			if page, err = unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_32BIT); err != nil {
+				panic(err)
+			}
+		}
+		at := uintptr(unsafe.Pointer(&page[0]))
+		page = page[copy(page, b):]
+		return at
+	}
+}
+
+// int80 makes a system call as 32-bit programs do.
+func int80(number int, args [6]uintptr) int {
+	code, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
+	defer unix.Munmap(code)
+	copy(code, []byte{
+		0x55,             // push rbp
+		0x53,             // push rbx
+		0x49, 0x89, 0xd4, // mov r12, rdx: the closure, which is f below
+		0x41, 0x8b, 0x44, 0x24, 0x08, // mov eax, [r12+8]
+		0x41, 0x8b, 0x5c, 0x24, 0x10, // mov ebx, [r12+16]
+		0x41, 0x8b, 0x4c, 0x24, 0x18, // mov ecx, [r12+24]
+		0x41, 0x8b, 0x54, 0x24, 0x20, // mov edx, [r12+32]
+		0x41, 0x8b, 0x74, 0x24, 0x28, // mov esi, [r12+40]
+		0x41, 0x8b, 0x7c, 0x24, 0x30, // mov edi, [r12+48]
+		0x41, 0x8b, 0x6c, 0x24, 0x38, // mov ebp, [r12+56]
+		0xcd, 0x80, // int 0x80
+		0x49, 0x89, 0x44, 0x24, 0x40, // mov [r12+64], rax
+		0x5b, // pop rbx
+		0x5d, // pop rbp
+		0xc3, // ret
+	})
+	f := &struct {
+		code, number uintptr
+		args         [6]uintptr
+		ret          uintptr
+	}{uintptr(unsafe.Pointer(&code[0])), uintptr(number), args, 0}
+	closure := unsafe.Pointer(f)
+	(*(*func())(unsafe.Pointer(&closure)))()
+	return int(int32(f.ret))
+}
+
+func init() {
+	// messages32 sends a message to each of three addresses, with a sendmsg and a
+	// sendmmsg of 32-bit programs, whose structs are narrower.
+	actorDeeds["messages32"] = func(argv []string) (int, error) {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return 0, err
+		}
+		words := func(w ...uintptr) (b []byte) {
+			for _, x := range w {
+				b = binary.NativeEndian.AppendUint32(b, uint32(x))
+			}
+			return b
+		}
+		message := func(last byte) []byte {
+			name := low([]byte(sockaddr4(uint16(mustAtoi(argv[0])), 127, 66, 0, last) + "\x00\x00\x00\x00\x00\x00\x00\x00"))
+			return words(name, 16, low(words(low([]byte("x")), 1)), 1, 0, 0, 0)
+		}
+		if ret := int80(numbers32["sendmsg"], [6]uintptr{uintptr(fd), low(message(1))}); ret != 1 {
+			return 0, fmt.Errorf("sendmsg returns %d", ret)
+		}
+		both := append(append(append(message(2), 0, 0, 0, 0), message(3)...), 0, 0, 0, 0)
+		if ret := int80(numbers32["sendmmsg"], [6]uintptr{uintptr(fd), low(both), 2}); ret != 2 {
+			return 0, fmt.Errorf("sendmmsg returns %d", ret)
+		}
+		return 0, nil
+	}
+}
+
+// TestEBPFCompatCalls makes the rows of TestEBPFSystemCalls again by 32-bit system
+// calls, of their own and, for sockets, through socketcall(2).
+func TestEBPFCompatCalls(t *testing.T) {
+	names := map[int]string{}
+	for name, number := range nativeNumbers {
+		names[number] = name
+	}
+	sockets := map[string]int{}
+	for number, name := range socketcalls {
+		sockets[name] = number
+	}
+	for abi, numbers := range map[string]map[string]int{"int80": numbers32, "socketcall": sockets} {
+		t.Run(abi, func(t *testing.T) {
+			s, a := startScoped(t)
+			if ret := a.callABI("int80", 20); ret != a.pid() { // getpid
+				t.Skipf("this kernel has no 32-bit system calls: getpid gives %d", ret)
+			}
+			seen := map[string]bool{}
+			for _, r := range callRows(t, a) {
+				name := names[r.call]
+				if number, ok := numbers[name]; ok {
+					seen[name] = true
+					r.run(t, s, a, func() int { return a.callABI(abi, number, r.args...) })
+				}
+			}
+			for _, name := range slices.Sorted(maps.Keys(numbers)) {
+				if !seen[name] {
+					t.Logf("not tried: %s", name)
+				}
+			}
+			port := freePort(t)
+			s.begin("messages", "")
+			a.do("messages32", strconv.Itoa(port))
+			checkEvents(t, events(s.end("messages"), "messages"), a.pid(),
+				fields{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("127.66.0.1:%d", port)},
+				fields{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("127.66.0.2:%d", port)},
+				fields{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("127.66.0.3:%d", port)})
+			if len(seen) < 4 {
+				t.Errorf("only %v were tried", seen)
+			}
+		})
+	}
+}
