@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -305,6 +306,16 @@ func TestEBPFSystemCalls(t *testing.T) {
 		}
 		checkEvents(t, events(s.end("nonblock"), "nonblock"), a.pid(), fields{"type": "connect", "proto": "tcp", "dst": l.Addr().String()})
 	})
+	t.Run("connect that signals interrupt", func(t *testing.T) {
+		l, busy := busyListener(t)
+		s.begin("signals", "")
+		a.ask(actorCommand{Do: "part", Argv: []string{"interrupted", strconv.Itoa(busy)}})
+		time.Sleep(300 * time.Millisecond) // the signals come meanwhile
+		unix.Close(l)                      // and now it is refused
+		pid := a.answer().Ret
+		got := filter(events(s.end("signals"), "signals"), fields{"type": "connect"})
+		checkEvents(t, got, pid, fields{"type": "connect", "proto": "tcp", "dst": fmt.Sprintf("127.66.0.9:%d", busy)})
+	})
 	t.Run("MPTCP", func(t *testing.T) {
 		fd := a.call(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP)
 		if fd < 0 {
@@ -393,6 +404,29 @@ func freePort(t *testing.T) int {
 }
 
 func init() {
+	// interrupted connects to a port, and interrupts itself while it waits.
+	testParts["interrupted"] = func(args []string) error {
+		runtime.LockOSThread()
+		tid := unix.Gettid()
+		handled := make(chan os.Signal, 100)
+		signal.Notify(handled, unix.SIGUSR1)
+		go func() {
+			for range 5 {
+				time.Sleep(20 * time.Millisecond)
+				unix.Tgkill(os.Getpid(), tid, unix.SIGUSR1)
+			}
+		}()
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return err
+		}
+		unix.Connect(fd, &unix.SockaddrInet4{Port: mustAtoi(args[0]), Addr: [4]byte{127, 66, 0, 9}})
+		if len(handled) == 0 {
+			return errors.New("no signal has come")
+		}
+		say("done")
+		return nil
+	}
 	// seccomp forbids itself to delete anything, and tries.
 	testParts["seccomp"] = func([]string) error {
 		runtime.LockOSThread()
@@ -850,31 +884,38 @@ func init() {
 	}
 }
 
-// TestEBPFConnectIsSeenAtOnce is rule 5: a connection to a host that does not
-// answer is an event of its call, although it is still under way when that ends.
-func TestEBPFConnectIsSeenAtOnce(t *testing.T) {
-	s, a := startScoped(t)
-	// A listener with a full queue takes no notice of further connections.
-	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+// busyListener returns a socket that listens on 127.66.0.9 at the port that it
+// returns, too, and takes no notice of connections, since its queue is full.
+func busyListener(t *testing.T) (fd, port int) {
+	t.Helper()
+	l, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(l)
-	if err := unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 66, 0, 9}}); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Listen(l, 0); err != nil {
+	if err := errors.Join(unix.Bind(l, &unix.SockaddrInet4{Addr: [4]byte{127, 66, 0, 9}}), unix.Listen(l, 0)); err != nil {
 		t.Fatal(err)
 	}
 	sa, err := unix.Getsockname(l)
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := sa.(*unix.SockaddrInet4).Port
 	for range 3 {
-		fd := a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
-		a.call(unix.SYS_CONNECT, fd, sockaddr("127.66.0.9", port), 16)
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		unix.Connect(fd, sa)
 	}
+	return l, sa.(*unix.SockaddrInet4).Port
+}
+
+// TestEBPFConnectIsSeenAtOnce is rule 5: a connection to a host that does not
+// answer is an event of its call, although it is still under way when that ends.
+func TestEBPFConnectIsSeenAtOnce(t *testing.T) {
+	s, a := startScoped(t)
+	l, port := busyListener(t)
+	defer unix.Close(l)
 	fd := a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0)
 	s.begin("a", "")
 	a.ask(actorCommand{Call: unix.SYS_CONNECT, Args: []any{fd, sockaddr("127.66.0.9", port), 16}})

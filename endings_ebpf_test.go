@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -53,14 +54,18 @@ func TestEBPFEndings(t *testing.T) {
 		"blocked output, no room for marks, SIGTERM": {func(t *testing.T, p *testProbe) {
 			p.gate.Lock()
 			t.Cleanup(p.gate.Unlock)
+			var sent atomic.Int64
 			go func() {
-				for i := range 10_000 { // until the sidecar is gone
+				for i := range 100_000 { // until the sidecar is gone
 					if _, err := fmt.Fprintf(p.in, `{"op":"mark","phase":"begin","call_id":"%d"}`+"\n", i); err != nil {
 						return
 					}
+					sent.Add(1)
 				}
 			}()
-			time.Sleep(300 * time.Millisecond)
+			for last := int64(-1); last != sent.Load(); time.Sleep(500 * time.Millisecond) {
+				last = sent.Load()
+			}
 			p.cmd.Process.Signal(unix.SIGTERM)
 		}, 1},
 		"blocked output, end of input behind marks": {func(t *testing.T, p *testProbe) {

@@ -23,6 +23,8 @@
 #define O_TRUNC 01000
 #define EINPROGRESS 115
 #define EAGAIN 11
+#define ERESTARTSYS 512 /* this to the next are the kernel's own: include/linux/errno.h */
+#define ERESTARTNOHAND 514
 #define PF_KTHREAD 0x00200000
 
 /* ---- programs: system calls ---- */
@@ -201,6 +203,7 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 			emit_call(s, t, ret);
 		t->call.kind = 0;
 		t->closed = true;
+		t->restarts = ret <= -ERESTARTSYS && ret >= -ERESTARTNOHAND;
 	}
 	if (copy == copies - 1)
 		t->closed = false; /* what comes next is another call */

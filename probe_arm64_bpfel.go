@@ -170,15 +170,16 @@ type probeTask struct {
 		Name2 uint8
 		Value [2]uint8
 	}
-	Dialed  uint8
-	Forked  uint8
-	Entered uint8
-	Closed  uint8
-	Watched uint8
-	Pad     [3]uint8
-	_       [4]byte
-	Mm      uint64
-	Bprm    uint64
+	Dialed   uint8
+	Forked   uint8
+	Entered  uint8
+	Closed   uint8
+	Watched  uint8
+	Restarts uint8
+	Pad      [2]uint8
+	_        [4]byte
+	Mm       uint64
+	Bprm     uint64
 }
 
 // Names of all BPF objects in the ELF.

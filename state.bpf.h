@@ -29,12 +29,13 @@ struct task {
 	u32 pid;
 	u32 tid;
 	struct shape call;
-	u8 dialed;  /* the connection of this system call is already reported */
-	u8 forked;  /* the child of this system call is already reported */
-	u8 entered; /* a sys_enter was seen since the task came into scope */
-	u8 closed;  /* the exit from this system call was seen by a copy before */
-	u8 watched; /* not in scope itself, but what it starts before a scope is set is */
-	u8 _pad[3];
+	u8 dialed;   /* the connection of this system call is already reported */
+	u8 forked;   /* the child of this system call is already reported */
+	u8 entered;  /* a sys_enter was seen since the task came into scope */
+	u8 closed;   /* the exit from this system call was seen by a copy before */
+	u8 watched;  /* not in scope itself, but what it starts before a scope is set is */
+	u8 restarts; /* a signal has interrupted the last system call, to go on afterwards */
+	u8 _pad[2];
 	u64 mm;	  /* at entry: an exec that fails late comes out with another one */
 	u64 bprm; /* of the exec in this system call that is already reported */
 };
@@ -216,18 +217,28 @@ static __always_inline void read_args(struct task *t, struct pt_regs *regs)
 #endif
 }
 
-/* Stamps the task with the system call that it goes into. */
+/*
+ * Stamps the task with the system call that it goes into. One that goes on after a
+ * signal handler enters again, and is still the one that it was.
+ */
 static __always_inline void call_begin(struct task *t, struct pt_regs *regs,
 				       const volatile struct shape *shape)
 {
-	t->window = READ_ONCE(current_window);
-	t->ts_ns = bpf_ktime_get_boot_ns();
+	u64 first = t->args[0], second = t->args[1];
+	bool again = t->restarts;
+
 	read_args(t, regs);
+	again = again && first == t->args[0] && second == t->args[1];
+	t->restarts = false;
+	if (!again) {
+		t->window = READ_ONCE(current_window);
+		t->ts_ns = bpf_ktime_get_boot_ns();
+		t->dialed = false;
+	}
 	t->args[ARG_CWD] = AT_FDCWD;
 	t->args[ARG_NONE] = 0;
 	t->mm = (u64)BPF_CORE_READ(bpf_get_current_task_btf(), mm);
 	t->bprm = 0;
-	t->dialed = false;
 	t->forked = false;
 	t->closed = false;
 	__builtin_memcpy(&t->call, (const void *)shape, sizeof(t->call));
