@@ -1,0 +1,111 @@
+"""Checks what the fuzzer reports of the demo server when it uses our sidecar.
+
+Usage: check_fuzzer.py MCP_FUZZER PROBE
+
+Every run of the fuzzer has to find the same for each tool, in each of its calls, with
+nothing lost. Each has a seed of its own, so that all of this can be done again.
+"""
+
+import collections
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+EXPECTED = {
+    "get_time": set(),
+    "run_command": {"runtime.exec", "runtime.process_spawn"},
+    "read_secret": {"runtime.sensitive_read"},
+    "drop_file": {"runtime.fs_write", "runtime.fs_chmod", "runtime.fs_delete"},
+    "send_beacon": {"runtime.net_connect"},
+    "trace_process": {"runtime.ptrace"},
+    "start_background": {"runtime.exec", "runtime.process_spawn"},
+}
+# These have an argument: what the fuzzer sends for it, the server may refuse.
+REFUSING = {"run_command", "send_beacon"}
+CALLS = 3  # of each tool in a run
+RUNS = 10
+TIMEOUT = 60  # seconds for a run, which takes two or three
+
+
+def fuzz(fuzzer, probe, seed, folder):
+    """Runs the fuzzer once; returns its findings and the sidecar's lines."""
+    workspace = folder / "workspace"
+    workspace.mkdir()
+    raw = folder / "raw"
+    env = os.environ | {
+        "HOME": str(folder),
+        "MCP_FUZZER_RUNTIME_PROBE": "1",
+        "MCPFZ_PROBE_BACKEND": "ebpf",
+        "MCPFZ_PROBE_BIN": probe,
+        "MCPFZ_PROBE_RAW": str(raw),
+    }
+    command = [fuzzer, "--mode", "tools", "--protocol", "stdio"]
+    command += ["--endpoint", f"{probe} demo-server"]
+    command += ["--runs", str(CALLS), "--max-concurrency", "1"]
+    command += ["--seed", str(seed)]
+    done = subprocess.run(
+        command,
+        cwd=workspace,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    report = workspace / "reports" / "findings.json"
+    if done.returncode != 0 or not report.exists() or not raw.exists():
+        sys.exit(f"the fuzzer exits with {done.returncode} and says\n{done.stdout}")
+    findings = json.loads(report.read_text(encoding="utf-8"))["findings"]
+    lines = [json.loads(line) for line in raw.read_text(encoding="utf-8").splitlines()]
+    return [f for f in findings if f["category"].startswith("runtime.")], lines
+
+
+def problems(findings, lines):
+    """Returns what is not as expected."""
+    found = collections.defaultdict(lambda: collections.defaultdict(set))
+    for finding in findings:
+        found[finding["target"]][finding["run"]].add(finding["category"])
+    # What start_background leaves behind acts 0.2 s after its call, which may be
+    # before the end of the run or after it.
+    late = found.pop("<ambient>", {}).get(None, set())
+    wrong = []
+    if late - {"runtime.fs_write"}:
+        wrong.append(f"outside of calls: {sorted(late)}")
+    for tool, categories in EXPECTED.items():
+        calls = list(found.pop(tool, {}).values())
+        least = 1 if tool in REFUSING else CALLS
+        if not categories:
+            fine = not calls
+        else:
+            fine = len(calls) >= least and all(got == categories for got in calls)
+        if not fine:
+            wrong.append(f"{tool}: want {categories or 'nothing'} in each call, got {calls}")
+    wrong += [f"unknown target {target}" for target in found]
+    begun = collections.Counter(l["tool"] for l in lines if l.get("message") == "begin")
+    if begun != {tool: CALLS for tool in EXPECTED}:
+        wrong.append(f"calls begun: {dict(begun)}")
+    wrong += [f"lost: {line}" for line in lines if line["type"] == "drop"]
+    return wrong
+
+
+def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    _, fuzzer, probe = sys.argv
+    for run in range(1, RUNS + 1):
+        with tempfile.TemporaryDirectory() as folder:
+            findings, lines = fuzz(fuzzer, probe, run, Path(folder).resolve())
+        wrong = problems(findings, lines)
+        if wrong:
+            print(f"run {run} of {RUNS}:", *wrong, sep="\n  ")
+            print("the sidecar's lines:", *map(json.dumps, lines), sep="\n  ")
+            sys.exit(1)
+    print(f"{RUNS} runs, each with the same findings for {len(EXPECTED)} tools")
+
+
+if __name__ == "__main__":
+    main()

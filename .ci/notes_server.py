@@ -1,0 +1,32 @@
+"""A small MCP server over stdio that keeps notes, one file each, in a folder."""
+
+import sys
+from pathlib import Path
+
+from mcp.server.mcpserver import MCPServer
+
+folder = Path(sys.argv[1])
+server = MCPServer("notes")
+
+
+@server.tool()
+def write_note(name: str, text: str) -> str:
+    """Write a note."""
+    (folder / name).write_text(text, encoding="utf-8")
+    return "Written."
+
+
+@server.tool()
+def read_note(name: str) -> str:
+    """Read a note."""
+    return (folder / name).read_text(encoding="utf-8")
+
+
+@server.tool()
+def list_notes() -> str:
+    """List the notes."""
+    return "\n".join(sorted(path.name for path in folder.iterdir()))
+
+
+if __name__ == "__main__":
+    server.run("stdio")
