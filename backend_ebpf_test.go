@@ -147,6 +147,9 @@ func callRows(t *testing.T, a *actor) []callRow {
 	tcp := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0) }
 	tcp6 := func() int { return a.must(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_STREAM, 0) }
 	dst := fmt.Sprintf("127.66.0.9:%d", port)
+	unixDatagram := a.must(unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_DGRAM, 0)
+	filefd := a.must(unix.SYS_OPENAT, unix.AT_FDCWD, file, unix.O_RDWR, 0)
+	pidfd := a.must(unix.SYS_PIDFD_OPEN, a.pid(), 0)
 	unixSocket := a.must(unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0)
 
 	return append(archRows(dir), []callRow{
@@ -214,7 +217,49 @@ func callRows(t *testing.T, a *actor) []callRow {
 			[]fields{{"type": "connect", "dst": dst, "errno": "ENOTSOCK"}}},
 		{"connect, wrong family", unix.SYS_CONNECT, []any{udp, sockaddr("::1", port), 28}, -int(unix.EAFNOSUPPORT),
 			[]fields{{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("[::1]:%d", port), "errno": "EAFNOSUPPORT"}}},
-		{"connect of another family", unix.SYS_CONNECT, []any{unixSocket, append([]byte{1, 0}, "/nope\x00"...), 8}, -int(unix.ENOENT), nil},
+		{"connect to a UNIX socket", unix.SYS_CONNECT, []any{unixSocket, append([]byte{1, 0}, "/nope\x00"...), 8}, -int(unix.ENOENT),
+			[]fields{{"type": "unix_connect", "path": "/nope", "errno": "ENOENT"}}},
+		{"connect to an abstract one", unix.SYS_CONNECT, []any{unixSocket, append([]byte{1, 0}, "\x00no\x00pe"...), 8}, -int(unix.ECONNREFUSED),
+			[]fields{{"type": "unix_connect", "path": "@no\x00pe", "errno": "ECONNREFUSED"}}},
+		{"send to a UNIX socket", unix.SYS_SENDTO, []any{unixDatagram, "x", 1, 0, append([]byte{1, 0}, "nope"...), 6}, -int(unix.ENOENT),
+			[]fields{{"type": "unix_connect", "path": in("nope"), "errno": "ENOENT"}}},
+		{"truncate", unix.SYS_TRUNCATE, []any{"file", 5}, 0,
+			[]fields{{"type": "file_truncate", "path": file, "requested": "file", "length": 5.0}}},
+		{"ftruncate", unix.SYS_FTRUNCATE, []any{filefd, 7}, 0,
+			[]fields{{"type": "file_truncate", "path": file, "length": 7.0}}},
+		{"fchownat", unix.SYS_FCHOWNAT, []any{dirfd, "file", 0, -1, 0}, 0,
+			[]fields{{"type": "file_chown", "path": file, "requested": "file", "uid": 0.0, "gid": -1.0}}},
+		{"fchown", unix.SYS_FCHOWN, []any{filefd, -1, 0}, 0,
+			[]fields{{"type": "file_chown", "path": file, "uid": -1.0, "gid": 0.0}}},
+		{"lremovexattr", unix.SYS_LREMOVEXATTR, []any{"file", "trusted.none"}, -int(unix.ENODATA),
+			[]fields{{"type": "file_xattr", "call": "lremovexattr", "path": file, "requested": "file", "name": "trusted.none", "errno": "ENODATA"}}},
+		{"fsetxattr", unix.SYS_FSETXATTR, []any{999, "user.x", "y", 1, 0}, -int(unix.EBADF),
+			[]fields{{"type": "file_xattr", "call": "fsetxattr", "path": "", "name": "user.x", "errno": "EBADF"}}},
+		{"mknodat", unix.SYS_MKNODAT, []any{dirfd, "fifo", unix.S_IFIFO | 0o600, 0}, 0,
+			[]fields{{"type": "mknod", "path": in("fifo"), "requested": "fifo", "mode": "10600", "device": "0:0"}}},
+		{"mount", unix.SYS_MOUNT, []any{"source", "/no/such", "none", unix.MS_BIND, 0}, -int(unix.ENOENT),
+			[]fields{{"type": "mount", "call": "mount", "path": "/no/such", "source": "source", "errno": "ENOENT"}}},
+		{"umount2", unix.SYS_UMOUNT2, []any{"no/such", 0}, -int(unix.ENOENT),
+			[]fields{{"type": "mount", "call": "umount2", "path": in("no/such"), "requested": "no/such", "errno": "ENOENT"}}},
+		{"memfd_create", unix.SYS_MEMFD_CREATE, []any{"hello", 0}, 1,
+			[]fields{{"type": "memfd_create", "name": "hello"}}},
+		{"process_vm_writev", unix.SYS_PROCESS_VM_WRITEV, []any{0x7ffffffe, 0, 0, 0, 0, 0}, 0,
+			[]fields{{"type": "process_vm_write", "target_pid": float64(0x7ffffffe)}}},
+		{"pidfd_getfd", unix.SYS_PIDFD_GETFD, []any{pidfd, 0, 0}, 1,
+			[]fields{{"type": "pidfd_getfd", "target_pid": float64(a.pid()), "target_fd": 0.0}}},
+		{"kill somebody else", unix.SYS_KILL, []any{os.Getpid(), int(unix.SIGWINCH)}, 0,
+			[]fields{{"type": "signal", "signal": "SIGWINCH", "target_pid": float64(os.Getpid())}}},
+		{"kill nobody", unix.SYS_KILL, []any{0x7ffffffe, int(unix.SIGKILL)}, -int(unix.ESRCH),
+			[]fields{{"type": "signal", "signal": "SIGKILL", "target_pid": float64(0x7ffffffe), "errno": "ESRCH"}}},
+		{"kill itself", unix.SYS_KILL, []any{a.pid(), int(unix.SIGWINCH)}, 0, nil},
+		{"setresgid", unix.SYS_SETRESGID, []any{-1, 0, -1}, 0,
+			[]fields{{"type": "setuid", "call": "setresgid", "gid": 0.0}}},
+		{"unshare", unix.SYS_UNSHARE, []any{unix.CLONE_NEWNET | 1}, -int(unix.EINVAL),
+			[]fields{{"type": "namespace", "call": "unshare", "flags": "CLONE_NEWNET|0x1", "errno": "EINVAL"}}},
+		{"setns", unix.SYS_SETNS, []any{999, unix.CLONE_NEWNS}, -int(unix.EBADF),
+			[]fields{{"type": "namespace", "call": "setns", "path": "", "flags": "CLONE_NEWNS", "errno": "EBADF"}}},
+		{"bpf", unix.SYS_BPF, []any{9999, 0, 0}, -int(unix.EINVAL),
+			[]fields{{"type": "bpf", "cmd": 9999.0, "errno": "EINVAL"}}},
 		{"bind", unix.SYS_BIND, []any{bound, sockaddr("127.0.0.1", port), 16}, 0,
 			[]fields{{"type": "bind", "proto": "udp", "dst": fmt.Sprintf("127.0.0.1:%d", port), "fd": float64(bound)}}},
 		{"bind, fails", unix.SYS_BIND, []any{bound, sockaddr("127.0.0.1", port), 16}, -int(unix.EINVAL),
@@ -289,6 +334,21 @@ func TestEBPFSystemCalls(t *testing.T) {
 		checkEvents(t, got, a.pid(),
 			fields{"type": "bind", "proto": "tcp", "dst": bound, "fd": float64(fd)},
 			fields{"type": "listen", "proto": "tcp", "dst": bound, "fd": float64(fd), "backlog": 3.0})
+	})
+	t.Run("accept", func(t *testing.T) {
+		l := tcp()
+		a.must(unix.SYS_BIND, l, sockaddr("127.66.0.9", port), 16)
+		a.must(unix.SYS_LISTEN, l, 1)
+		c, err := net.Dial("tcp", dst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		s.begin("accept", "")
+		fd := a.must(unix.SYS_ACCEPT4, l, 0, 0, 0)
+		checkEvents(t, events(s.end("accept"), "accept"), a.pid(), fields{"type": "accept", "proto": "tcp", "src": c.LocalAddr().String(), "fd": float64(l)})
+		a.must(unix.SYS_CLOSE, fd)
+		a.must(unix.SYS_CLOSE, l)
 	})
 	t.Run("connect without blocking", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.66.0.9:0")

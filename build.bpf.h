@@ -26,6 +26,7 @@ static __always_inline void event_begin(struct scratch *s, struct task *t, u32 k
 	e->tid = t->tid;
 	e->origin = t->origin;
 	if (t->call.kind) {
+		e->call = t->number;
 		e->ts_ns = t->ts_ns;
 		e->window = t->window;
 	} else {

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"math"
 	"net/netip"
 	"strconv"
 	"syscall"
@@ -106,6 +107,36 @@ func (e *kernelEvent) typ() string {
 		return "chmod"
 	case probeKindKIND_PTRACE:
 		return "ptrace"
+	case probeKindKIND_TRUNCATE:
+		return "file_truncate"
+	case probeKindKIND_CHOWN:
+		return "file_chown"
+	case probeKindKIND_XATTR:
+		return "file_xattr"
+	case probeKindKIND_MKNOD:
+		return "mknod"
+	case probeKindKIND_MOUNT:
+		return "mount"
+	case probeKindKIND_MEMFD:
+		return "memfd_create"
+	case probeKindKIND_VM_WRITE:
+		return "process_vm_write"
+	case probeKindKIND_PIDFD_GETFD:
+		return "pidfd_getfd"
+	case probeKindKIND_SIGNAL:
+		return "signal"
+	case probeKindKIND_SETUID:
+		return "setuid"
+	case probeKindKIND_NAMESPACE:
+		return "namespace"
+	case probeKindKIND_MODULE:
+		return "module_load"
+	case probeKindKIND_BPF:
+		return "bpf"
+	case probeKindKIND_UNIX_CONNECT:
+		return "unix_connect"
+	case probeKindKIND_ACCEPT:
+		return "accept"
 	}
 	return "unknown_" + strconv.Itoa(int(e.header.Kind))
 }
@@ -128,7 +159,7 @@ func (e *kernelEvent) append(l *line) {
 		e.appendPath(l)
 	case probeKindKIND_OPEN:
 		e.appendPath(l)
-		l.str("flags", openFlags(h.Value[0]))
+		l.str("flags", openFlags(h.Value[0]&math.MaxUint32)) // an int, whatever the register holds
 	case probeKindKIND_CHMOD:
 		e.appendPath(l)
 		l.str("mode", strconv.FormatUint(h.Value[0]&0o7777, 8))
@@ -157,6 +188,8 @@ func (e *kernelEvent) append(l *line) {
 			l.str("request_name", name)
 		}
 		l.int("target_pid", int64(int32(h.Value[1])))
+	default:
+		e.appendBeyond(l)
 	}
 	if h.Ret < 0 && h.Ret > -4096 {
 		l.str("errno", errnoName(h.Ret))

@@ -51,6 +51,7 @@ type hookPrograms struct {
 	OnFork     *ebpf.Program `ebpf:"on_fork"`
 	OnExec     *ebpf.Program `ebpf:"on_exec"`
 	OnSetState *ebpf.Program `ebpf:"on_set_state"`
+	OnSignal   *ebpf.Program `ebpf:"on_signal"`
 }
 
 const (
@@ -151,7 +152,7 @@ func (o *kernelObjects) hooked() []*ebpf.Program {
 		programs = append(programs, p.OnSysExit)
 	}
 	for _, p := range o.hooks {
-		programs = append(programs, p.OnSysEnter, p.OnFork, p.OnExec, p.OnSetState)
+		programs = append(programs, p.OnSysEnter, p.OnFork, p.OnExec, p.OnSetState, p.OnSignal)
 	}
 	return programs
 }

@@ -104,6 +104,16 @@ __noinline u32 put_path(struct scratch *s, u32 off, u64 dentry_address, u64 mnt_
 	return section_end(s, off, w.at - off - sizeof(struct section), tag, w.flags);
 }
 
+/* The process behind a pidfd, or something that is no pid. */
+static __always_inline struct pid *pid_of(s32 fd)
+{
+	struct file *file = file_of(fd);
+	struct pid *pid = BPF_CORE_READ(file, private_data);
+
+	/* Since 6.9 pidfds have inodes of their own (cb12fd8e0dab). */
+	return pid ?: BPF_CORE_READ(file, f_inode, i_private);
+}
+
 static __always_inline u32 put_file(struct scratch *s, u32 off, struct file *file, u32 tag)
 {
 	return put_path(s, off, (u64)BPF_CORE_READ(file, f_path.dentry),

@@ -52,25 +52,34 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 	return 0;
 }
 
-/* Fills in and sends the record of an inet system call. */
-static __always_inline void emit_inet(struct scratch *s, struct task *t, long ret)
+/* Fills in and sends the record of a system call on a socket. */
+static __always_inline void emit_socket(struct scratch *s, struct task *t, long ret)
 {
 	s32 fd = arg(t, 0);
 	struct sock *sk = sock_of(fd);
 	u32 off = 0;
 
-	if (sk && !is_inet(sk))
+	if (t->call.how == HOW_ACCEPT)
+		sk = ret < 0 ? NULL : sock_of(ret); /* nobody has come: that is no event */
+	if (sk ? !is_inet(sk) && !is_unix(sk) : t->call.how == HOW_ACCEPT)
+		return;
+	if (sk && is_unix(sk) && t->call.kind != KIND_CONNECT)
 		return;
 	put_protocol(s, sk);
 	s->event.value[1] = (u32)fd;
 	switch (t->call.how) {
+	case HOW_ACCEPT:
+		off = put_sock_addr(s, off, sk, true);
+		break;
 	case HOW_CONNECT:
 		if (t->dialed || connects_nowhere(sk, ret))
 			return;
-		if (sk && (ret == 0 || ret == -EINPROGRESS))
+		if (sk && is_inet(sk) && (ret == 0 || ret == -EINPROGRESS))
 			off = put_sock_addr(s, off, sk, true);
 		else
-			off = put_user_addr(s, off, arg(t, 1), arg(t, 2));
+			off = put_destination(s, arg(t, 1), arg(t, 2));
+		if (!off)
+			return;
 		break;
 	case HOW_BIND:
 		if (sk && ret == 0)
@@ -111,9 +120,8 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 		return;
 	event_begin(s, t, t->call.kind);
 	s->event.ret = ret;
-	/* Flags, modes and pids are ints to the kernel, whatever the registers hold. */
-	s->event.value[0] = (u32)arg(t, t->call.value[0]);
-	s->event.value[1] = (u32)arg(t, t->call.value[1]);
+	s->event.value[0] = arg(t, t->call.value[0]);
+	s->event.value[1] = arg(t, t->call.value[1]);
 	switch (t->call.how) {
 	case HOW_CONNECT:
 	case HOW_BIND:
@@ -121,7 +129,8 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 	case HOW_SENDTO:
 	case HOW_SENDMSG:
 	case HOW_SENDMMSG:
-		emit_inet(s, t, ret);
+	case HOW_ACCEPT:
+		emit_socket(s, t, ret);
 		return;
 	case HOW_CLONE3:
 		/* struct clone_args starts with the flags. */
@@ -131,11 +140,14 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 		if (ret < 0)
 			break;
 		/* on_exec would have ended this call, and on_fork have left word. */
-		if (t->call.kind != KIND_SPAWN || !t->forked)
+		if (t->call.kind == KIND_EXEC_FAILED || (t->call.kind == KIND_SPAWN && !t->forked))
 			count_loss(t->window, LOSS_SKIPPED);
 		return;
 	case HOW_FD:
 		off = put_file(s, off, file_of(arg(t, t->call.dir)), TAG_PATH);
+		break;
+	case HOW_PIDFD:
+		s->event.value[2] = pid_number(pid_of(arg(t, t->call.dir)));
 		break;
 	case HOW_OPENAT2:
 		/* struct open_how starts with the flags and the mode. */
@@ -162,7 +174,7 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 	/* After an exec that failed too late, the name's address is in another program. */
 	if (t->call.name != ARG_NONE && t->mm == (u64)BPF_CORE_READ(bpf_get_current_task_btf(), mm))
 		off = put_name(s, off, arg(t, t->call.dir), arg(t, t->call.name), TAG_NAME);
-	if (t->call.how == HOW_SYMLINK)
+	if (t->call.dir2 == ARG_NONE && t->call.name2 != ARG_NONE)
 		off = put_string(s, off, arg(t, t->call.name2), TAG_NAME2);
 	else if (t->call.name2 != ARG_NONE)
 		off = put_name(s, off, arg(t, t->call.dir2), arg(t, t->call.name2), TAG_NAME2);
@@ -342,6 +354,33 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	off = put_sock_addr(s, 0, sk, true);
 	event_end(s, off);
 	t->dialed = true;
+	return 0;
+}
+
+/* ---- programs: signals ---- */
+
+/* A signal to a process that is not in scope, from one that is and means it. */
+SEC("tp_btf/signal_generate")
+int BPF_PROG(on_signal, int signal, struct kernel_siginfo *info, struct task_struct *target)
+{
+	struct task *t = current_in_scope();
+	struct scratch *s;
+
+	/* SEND_SIG_PRIV is 1; what the kernel sends for an event has a code above 0. */
+	if (!t || (u64)info == 1 || (info && BPF_CORE_READ(info, si_code) > 0))
+		return 0;
+	if (t->call.kind != KIND_SIGNAL || t->signalled == (u64)target)
+		return 0; /* sent by the way, as SIGPIPE is; or an earlier copy has it */
+	if (in_scope(bpf_task_storage_get(&tasks, target, 0, 0)))
+		return 0;
+	t->signalled = (u64)target;
+	s = scratch_of(HOOK_SIGNAL);
+	if (!s)
+		return 0;
+	event_begin(s, t, KIND_SIGNAL);
+	s->event.value[0] = tgid_of(target);
+	s->event.value[1] = signal;
+	event_end(s, 0);
 	return 0;
 }
 

@@ -31,7 +31,8 @@ type probeEvent struct {
 	Tid    uint32
 	Kind   uint16
 	Flags  uint16
-	Len    uint32
+	Call   uint16
+	Len    uint16
 	Comm   [16]uint8
 }
 
@@ -57,7 +58,8 @@ const (
 	probeHowHOW_SENDMMSG   probeHow = 9
 	probeHowHOW_ELSEWHERE  probeHow = 10
 	probeHowHOW_CLONE3     probeHow = 11
-	probeHowHOW_SYMLINK    probeHow = 12
+	probeHowHOW_PIDFD      probeHow = 12
+	probeHowHOW_ACCEPT     probeHow = 15
 	probeHowHOW_SOCKETCALL probeHow = 14
 	probeHowHOW_CREAT      probeHow = 13
 )
@@ -65,21 +67,36 @@ const (
 type probeKind uint32
 
 const (
-	probeKindKIND_MARK        probeKind = 1
-	probeKindKIND_EXEC        probeKind = 2
-	probeKindKIND_EXEC_FAILED probeKind = 3
-	probeKindKIND_SPAWN       probeKind = 4
-	probeKindKIND_CONNECT     probeKind = 5
-	probeKindKIND_BIND        probeKind = 6
-	probeKindKIND_LISTEN      probeKind = 7
-	probeKindKIND_OPEN        probeKind = 8
-	probeKindKIND_DELETE      probeKind = 9
-	probeKindKIND_MKDIR       probeKind = 10
-	probeKindKIND_RENAME      probeKind = 11
-	probeKindKIND_SYMLINK     probeKind = 12
-	probeKindKIND_LINK        probeKind = 13
-	probeKindKIND_CHMOD       probeKind = 14
-	probeKindKIND_PTRACE      probeKind = 15
+	probeKindKIND_MARK         probeKind = 1
+	probeKindKIND_EXEC         probeKind = 2
+	probeKindKIND_EXEC_FAILED  probeKind = 3
+	probeKindKIND_SPAWN        probeKind = 4
+	probeKindKIND_CONNECT      probeKind = 5
+	probeKindKIND_BIND         probeKind = 6
+	probeKindKIND_LISTEN       probeKind = 7
+	probeKindKIND_OPEN         probeKind = 8
+	probeKindKIND_DELETE       probeKind = 9
+	probeKindKIND_MKDIR        probeKind = 10
+	probeKindKIND_RENAME       probeKind = 11
+	probeKindKIND_SYMLINK      probeKind = 12
+	probeKindKIND_LINK         probeKind = 13
+	probeKindKIND_CHMOD        probeKind = 14
+	probeKindKIND_PTRACE       probeKind = 15
+	probeKindKIND_TRUNCATE     probeKind = 16
+	probeKindKIND_CHOWN        probeKind = 17
+	probeKindKIND_XATTR        probeKind = 18
+	probeKindKIND_MKNOD        probeKind = 19
+	probeKindKIND_MOUNT        probeKind = 20
+	probeKindKIND_MEMFD        probeKind = 21
+	probeKindKIND_VM_WRITE     probeKind = 22
+	probeKindKIND_PIDFD_GETFD  probeKind = 23
+	probeKindKIND_SIGNAL       probeKind = 24
+	probeKindKIND_SETUID       probeKind = 25
+	probeKindKIND_NAMESPACE    probeKind = 26
+	probeKindKIND_MODULE       probeKind = 27
+	probeKindKIND_BPF          probeKind = 28
+	probeKindKIND_UNIX_CONNECT probeKind = 29
+	probeKindKIND_ACCEPT       probeKind = 30
 )
 
 type probeLoss uint32
@@ -170,16 +187,17 @@ type probeTask struct {
 		Name2 uint8
 		Value [2]uint8
 	}
-	Dialed   uint8
-	Forked   uint8
-	Entered  uint8
-	Closed   uint8
-	Watched  uint8
-	Restarts uint8
-	Pad      [2]uint8
-	_        [4]byte
-	Mm       uint64
-	Bprm     uint64
+	Dialed    uint8
+	Forked    uint8
+	Entered   uint8
+	Closed    uint8
+	Watched   uint8
+	Restarts  uint8
+	Number    uint16
+	_         [4]byte
+	Mm        uint64
+	Signalled uint64
+	Bprm      uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -194,6 +212,7 @@ const (
 	probeProgOnExec           = "on_exec"
 	probeProgOnFork           = "on_fork"
 	probeProgOnSetState       = "on_set_state"
+	probeProgOnSignal         = "on_signal"
 	probeProgOnSysEnter       = "on_sys_enter"
 	probeProgOnSysExit        = "on_sys_exit"
 	probeProgTakeIn           = "take_in"
@@ -273,6 +292,7 @@ type probeProgramSpecs struct {
 	OnExec     *ebpf.ProgramSpec `ebpf:"on_exec"`
 	OnFork     *ebpf.ProgramSpec `ebpf:"on_fork"`
 	OnSetState *ebpf.ProgramSpec `ebpf:"on_set_state"`
+	OnSignal   *ebpf.ProgramSpec `ebpf:"on_signal"`
 	OnSysEnter *ebpf.ProgramSpec `ebpf:"on_sys_enter"`
 	OnSysExit  *ebpf.ProgramSpec `ebpf:"on_sys_exit"`
 	TakeIn     *ebpf.ProgramSpec `ebpf:"take_in"`
@@ -395,6 +415,7 @@ type probePrograms struct {
 	OnExec     *ebpf.Program `ebpf:"on_exec"`
 	OnFork     *ebpf.Program `ebpf:"on_fork"`
 	OnSetState *ebpf.Program `ebpf:"on_set_state"`
+	OnSignal   *ebpf.Program `ebpf:"on_signal"`
 	OnSysEnter *ebpf.Program `ebpf:"on_sys_enter"`
 	OnSysExit  *ebpf.Program `ebpf:"on_sys_exit"`
 	TakeIn     *ebpf.Program `ebpf:"take_in"`
@@ -407,6 +428,7 @@ func (p *probePrograms) Close() error {
 		p.OnExec,
 		p.OnFork,
 		p.OnSetState,
+		p.OnSignal,
 		p.OnSysEnter,
 		p.OnSysExit,
 		p.TakeIn,

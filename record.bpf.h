@@ -38,6 +38,21 @@ enum kind {
 	KIND_LINK = 13,
 	KIND_CHMOD = 14,
 	KIND_PTRACE = 15,
+	KIND_TRUNCATE = 16,
+	KIND_CHOWN = 17,
+	KIND_XATTR = 18,
+	KIND_MKNOD = 19,
+	KIND_MOUNT = 20,
+	KIND_MEMFD = 21,
+	KIND_VM_WRITE = 22,
+	KIND_PIDFD_GETFD = 23,
+	KIND_SIGNAL = 24,
+	KIND_SETUID = 25,
+	KIND_NAMESPACE = 26,
+	KIND_MODULE = 27,
+	KIND_BPF = 28,
+	KIND_UNIX_CONNECT = 29,
+	KIND_ACCEPT = 30,
 };
 
 /* How on_sys_exit gathers what a system call leaves behind. */
@@ -54,7 +69,8 @@ enum how {
 	HOW_SENDMMSG = 9,
 	HOW_ELSEWHERE = 10,  /* success is seen by another hook, failure here */
 	HOW_CLONE3 = 11,     /* the same, with the flags in memory */
-	HOW_SYMLINK = 12,    /* a name, and a target that is just a string */
+	HOW_PIDFD = 12,	     /* the process behind a descriptor */
+	HOW_ACCEPT = 15,     /* who is behind the new socket */
 	HOW_SOCKETCALL = 14, /* whatever the first argument says, with arguments in memory */
 	HOW_CREAT = 13,	     /* HOW_OPEN, with the flags that creat(2) stands for */
 };
@@ -74,7 +90,7 @@ struct shape {
 	u8 how;
 	u8 dir; /* this and the rest: enum arg */
 	u8 name;
-	u8 dir2;
+	u8 dir2; /* ARG_NONE: name2 is not a file's */
 	u8 name2;
 	u8 value[2];
 };
@@ -106,6 +122,8 @@ struct section {
 	u16 len;
 };
 
+#define CALL_32 0x8000
+
 /* One wire record; its tail of sections follows. Widest first: no holes. */
 struct event {
 	u64 ts_ns;  /* CLOCK_BOOTTIME at entry to the kernel */
@@ -117,7 +135,8 @@ struct event {
 	u32 tid;
 	u16 kind;  /* enum kind */
 	u16 flags; /* enum event_flag; of an opened file, its mode with the type */
-	u32 len;   /* of the tail */
+	u16 call;  /* number of the system call; with CALL_32 for one of the 32-bit ABI */
+	u16 len;   /* of the tail */
 	u8 comm[COMM_LEN];
 };
 _Static_assert(sizeof(struct event) == 88, "hole in struct event");

@@ -8,6 +8,7 @@
 
 #include "path.bpf.h"
 
+#define AF_UNIX 1
 #define AF_INET 2
 #define AF_INET6 10
 #define IPPROTO_TCP 6
@@ -37,6 +38,11 @@ static __always_inline bool is_inet(struct sock *sk)
 	u16 family = BPF_CORE_READ(sk, __sk_common.skc_family);
 
 	return family == AF_INET || family == AF_INET6;
+}
+
+static __always_inline bool is_unix(struct sock *sk)
+{
+	return BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX;
 }
 
 /* The layout of struct sockaddr_in and struct sockaddr_in6. */
@@ -101,8 +107,8 @@ static __always_inline void put_protocol(struct scratch *s, struct sock *sk)
 }
 
 /*
- * Appends, as the first section, where a message goes, and returns the end of it; or
- * zero for nowhere in particular. The protocol of the socket must be there already.
+ * Appends, as the first section, where a connection or message goes, and returns the
+ * end of it; or zero for nowhere in particular. The protocol of the socket must be there already.
  */
 static __always_inline u32 put_destination(struct scratch *s, u64 address, u32 len)
 {
@@ -114,6 +120,10 @@ static __always_inline u32 put_destination(struct scratch *s, u64 address, u32 l
 	 * IPv4, and raw IPv6, take an address without a family for one of their own
 	 * (udp_sendmsg, raw_sendmsg, rawv6_sendmsg); UDP over IPv6 for the peer.
 	 */
+	if (len >= sizeof(*family) && *family == AF_UNIX) {
+		s->event.kind = KIND_UNIX_CONNECT;
+		return put_start(s, off, 0, AT_FDCWD, TAG_DIR);
+	}
 	if (len >= sizeof(*family) && !*family) {
 		if (own == AF_INET6 && type != SOCK_RAW)
 			return 0;
@@ -151,7 +161,7 @@ static __always_inline bool sends_to_address(struct sock *sk, u64 flags)
 	if (!sk)
 		return true; /* a failed attempt: the address is all there is */
 	/* Without MSG_FASTOPEN, TCP takes no notice of it. */
-	return is_tcp(sk) ? flags & MSG_FASTOPEN : is_inet(sk);
+	return is_tcp(sk) ? flags & MSG_FASTOPEN : is_inet(sk) || is_unix(sk);
 }
 
 /* The messages of a sendmmsg, of which the first sent ones have left. */

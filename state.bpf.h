@@ -29,15 +29,16 @@ struct task {
 	u32 pid;
 	u32 tid;
 	struct shape call;
-	u8 dialed;   /* the connection of this system call is already reported */
-	u8 forked;   /* the child of this system call is already reported */
-	u8 entered;  /* a sys_enter was seen since the task came into scope */
-	u8 closed;   /* the exit from this system call was seen by a copy before */
-	u8 watched;  /* not in scope itself, but what it starts before a scope is set is */
-	u8 restarts; /* a signal has interrupted the last system call, to go on afterwards */
-	u8 _pad[2];
-	u64 mm;	  /* at entry: an exec that fails late comes out with another one */
-	u64 bprm; /* of the exec in this system call that is already reported */
+	u8 dialed;     /* the connection of this system call is already reported */
+	u8 forked;     /* the child of this system call is already reported */
+	u8 entered;    /* a sys_enter was seen since the task came into scope */
+	u8 closed;     /* the exit from this system call was seen by a copy before */
+	u8 watched;    /* not in scope itself, but what it starts before a scope is set is */
+	u8 restarts;   /* a signal has interrupted the last system call, to go on afterwards */
+	u16 number;    /* of the system call, as in struct event */
+	u64 mm;	       /* at entry: an exec that fails late comes out with another one */
+	u64 signalled; /* the task to which a signal of this system call is already reported */
+	u64 bprm;      /* of the exec in this system call that is already reported */
 };
 
 /*
@@ -97,7 +98,7 @@ struct {
 } tasks SEC(".maps");
 
 /* One for each copy, CPU and hook: programs can interrupt each other, though not themselves. */
-enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_FORK, HOOK_STATE, HOOKS };
+enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_FORK, HOOK_STATE, HOOK_SIGNAL, HOOKS };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, HOOKS); /* times the numbers of CPUs and copies */
@@ -239,6 +240,8 @@ static __always_inline void call_begin(struct task *t, struct pt_regs *regs,
 	t->args[ARG_NONE] = 0;
 	t->mm = (u64)BPF_CORE_READ(bpf_get_current_task_btf(), mm);
 	t->bprm = 0;
+	t->signalled = 0;
+	t->number = number_of(regs) | (current_abi() ? CALL_32 : 0);
 	t->forked = false;
 	t->closed = false;
 	__builtin_memcpy(&t->call, (const void *)shape, sizeof(t->call));

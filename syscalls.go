@@ -42,9 +42,65 @@ var syscallMeanings = map[string]probeShape{
 	"clone3":   how(values(probeKindKIND_SPAWN, none, none), probeHowHOW_CLONE3),
 	"ptrace":   values(probeKindKIND_PTRACE, 0, 1),
 
+	"truncate":      name(probeKindKIND_TRUNCATE, cwd, 0, 1),
+	"ftruncate":     how(name(probeKindKIND_TRUNCATE, 0, none, 1), probeHowHOW_FD),
+	"truncate64":    named(values(probeKindKIND_TRUNCATE, 1, 2), cwd, 0), // two halves
+	"ftruncate64":   how(named(values(probeKindKIND_TRUNCATE, 1, 2), 0, none), probeHowHOW_FD),
+	"chown":         named(values(probeKindKIND_CHOWN, 1, 2), cwd, 0),
+	"lchown":        named(values(probeKindKIND_CHOWN, 1, 2), cwd, 0),
+	"fchown":        how(named(values(probeKindKIND_CHOWN, 1, 2), 0, none), probeHowHOW_FD),
+	"fchownat":      named(values(probeKindKIND_CHOWN, 2, 3), 0, 1),
+	"chown32":       named(values(probeKindKIND_CHOWN, 1, 2), cwd, 0),
+	"lchown32":      named(values(probeKindKIND_CHOWN, 1, 2), cwd, 0),
+	"fchown32":      how(named(values(probeKindKIND_CHOWN, 1, 2), 0, none), probeHowHOW_FD),
+	"setxattr":      text(name(probeKindKIND_XATTR, cwd, 0, none), 1),
+	"lsetxattr":     text(name(probeKindKIND_XATTR, cwd, 0, none), 1),
+	"fsetxattr":     how(text(name(probeKindKIND_XATTR, 0, none, none), 1), probeHowHOW_FD),
+	"setxattrat":    text(name(probeKindKIND_XATTR, 0, 1, none), 3),
+	"removexattr":   text(name(probeKindKIND_XATTR, cwd, 0, none), 1),
+	"lremovexattr":  text(name(probeKindKIND_XATTR, cwd, 0, none), 1),
+	"fremovexattr":  how(text(name(probeKindKIND_XATTR, 0, none, none), 1), probeHowHOW_FD),
+	"removexattrat": text(name(probeKindKIND_XATTR, 0, 1, none), 3),
+	"mknod":         named(values(probeKindKIND_MKNOD, 1, 2), cwd, 0),
+	"mknodat":       named(values(probeKindKIND_MKNOD, 2, 3), 0, 1),
+	"mount":         text(name(probeKindKIND_MOUNT, cwd, 1, 3), 0),
+	"umount2":       name(probeKindKIND_MOUNT, cwd, 0, 1),
+	"move_mount":    names(probeKindKIND_MOUNT, 0, 1, 2, 3, 4),
+	"pivot_root":    names(probeKindKIND_MOUNT, cwd, 0, cwd, 1, none),
+	"memfd_create":  text(values(probeKindKIND_MEMFD, 1, none), 0),
+	"unshare":       values(probeKindKIND_NAMESPACE, 0, none),
+	"setns":         how(name(probeKindKIND_NAMESPACE, 0, none, 1), probeHowHOW_FD),
+	"init_module":   values(probeKindKIND_MODULE, none, none),
+	"finit_module":  how(name(probeKindKIND_MODULE, 0, none, none), probeHowHOW_FD),
+	"delete_module": text(values(probeKindKIND_MODULE, none, none), 0),
+	"bpf":           values(probeKindKIND_BPF, 0, none),
+	"setuid":        values(probeKindKIND_SETUID, 0, none),
+	"setgid":        values(probeKindKIND_SETUID, 0, none),
+	"setreuid":      values(probeKindKIND_SETUID, 1, 0),
+	"setregid":      values(probeKindKIND_SETUID, 1, 0),
+	"setresuid":     values(probeKindKIND_SETUID, 1, 0),
+	"setresgid":     values(probeKindKIND_SETUID, 1, 0),
+	"setuid32":      values(probeKindKIND_SETUID, 0, none),
+	"setgid32":      values(probeKindKIND_SETUID, 0, none),
+	"setreuid32":    values(probeKindKIND_SETUID, 1, 0),
+	"setregid32":    values(probeKindKIND_SETUID, 1, 0),
+	"setresuid32":   values(probeKindKIND_SETUID, 1, 0),
+	"setresgid32":   values(probeKindKIND_SETUID, 1, 0),
+
+	"process_vm_writev": values(probeKindKIND_VM_WRITE, 0, none),
+	"pidfd_getfd":       how(name(probeKindKIND_PIDFD_GETFD, 0, none, 1), probeHowHOW_PIDFD),
+	"kill":              how(values(probeKindKIND_SIGNAL, 0, 1), probeHowHOW_ELSEWHERE),
+	"tkill":             how(values(probeKindKIND_SIGNAL, 0, 1), probeHowHOW_ELSEWHERE),
+	"tgkill":            how(values(probeKindKIND_SIGNAL, 0, 2), probeHowHOW_ELSEWHERE),
+	"rt_sigqueueinfo":   how(values(probeKindKIND_SIGNAL, 0, 1), probeHowHOW_ELSEWHERE),
+	"rt_tgsigqueueinfo": how(values(probeKindKIND_SIGNAL, 0, 2), probeHowHOW_ELSEWHERE),
+	"pidfd_send_signal": how(values(probeKindKIND_SIGNAL, none, 1), probeHowHOW_ELSEWHERE),
+
 	"connect":    how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
 	"bind":       how(values(probeKindKIND_BIND, none, none), probeHowHOW_BIND),
 	"listen":     how(values(probeKindKIND_LISTEN, none, none), probeHowHOW_LISTEN),
+	"accept":     how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
+	"accept4":    how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
 	"sendto":     how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
 	"sendmsg":    how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
 	"sendmmsg":   how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG),
@@ -55,7 +111,7 @@ var syscallMeanings = map[string]probeShape{
 // (linux/net.h). The 32-bit table has them from socketcallBase on, where no system
 // call has its number.
 var socketcalls = map[int]string{
-	2: "bind", 3: "connect", 4: "listen", 11: "sendto", 16: "sendmsg", 20: "sendmmsg",
+	2: "bind", 3: "connect", 4: "listen", 5: "accept", 11: "sendto", 16: "sendmsg", 18: "accept4", 20: "sendmmsg",
 }
 
 const socketcallBase = 480 // SOCKETCALL_BASE in record.bpf.h
@@ -73,10 +129,21 @@ func values(kind probeKind, first, second uint8) probeShape {
 	}
 }
 
-// name is a call on one name, relative to the directory dir.
-func name(kind probeKind, dir, name, value uint8) probeShape {
-	s := values(kind, value, none)
+// named is a call on a name besides, relative to the directory dir; or, without a
+// name, on the descriptor dir.
+func named(s probeShape, dir, name uint8) probeShape {
 	s.Dir, s.Name = dir, name
+	return s
+}
+
+// name is a call on one name and a value.
+func name(kind probeKind, dir, name, value uint8) probeShape {
+	return named(values(kind, value, none), dir, name)
+}
+
+// text is a call with a string besides that is not the name of a file.
+func text(s probeShape, arg uint8) probeShape {
+	s.Dir2, s.Name2 = none, arg
 	return s
 }
 
@@ -89,7 +156,7 @@ func names(kind probeKind, dir, name1, dir2, name2, value uint8) probeShape {
 
 // symlink is a call that makes a name for a target, which is just a string.
 func symlink(dir, link, target uint8) probeShape {
-	return how(names(probeKindKIND_SYMLINK, dir, link, none, target, none), probeHowHOW_SYMLINK)
+	return text(name(probeKindKIND_SYMLINK, dir, link, none), target)
 }
 
 // open is a call that returns a descriptor of a file.
@@ -120,3 +187,20 @@ func syscallShapes() [2][512]probeShape {
 	}
 	return table
 }
+
+// syscallName names the system call of a record.
+func syscallName(call uint16) string {
+	numbers := nativeNumbers
+	if call&probeCall32 != 0 {
+		numbers = numbers32
+	}
+	for name, number := range numbers {
+		if number == int(call&^probeCall32) {
+			return name
+		}
+	}
+	return ""
+}
+
+// probeCall32 is CALL_32 in record.bpf.h.
+const probeCall32 = 0x8000

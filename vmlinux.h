@@ -73,6 +73,7 @@ struct inode {
 	struct super_block *i_sb;
 	unsigned long i_ino;
 	unsigned int i_nlink;
+	void *i_private;
 };
 
 struct dentry {
@@ -138,6 +139,10 @@ enum pid_type {
 
 struct signal_struct {
 	struct pid *pids[PIDTYPE_MAX];
+};
+
+struct kernel_siginfo {
+	int si_code;
 };
 
 struct mm_struct {
