@@ -27,6 +27,7 @@ type ebpfBackend struct {
 	generation uint32     // of the scope; see take_in
 
 	mu      sync.Mutex
+	uid     uint32            // of the scope
 	marks   []*mark           // on their way through the ring, oldest first
 	token   uint64            // of the newest of them
 	seen    uint64            // of the newest that came back
@@ -69,7 +70,7 @@ const (
 // newEBPFBackend loads and attaches the kernel side. ringSize is in bytes, a power
 // of two. What the machine lacks is an errUnavailable.
 func newEBPFBackend(ringSize int) (_ backend, err error) {
-	b := &ebpfBackend{drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
+	b := &ebpfBackend{event: kernelEvent{scopeUID: uint32(os.Getuid())}, drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			b.Close()
@@ -143,7 +144,9 @@ func (b *ebpfBackend) scope(pgid int) (processes int, err error) {
 		}
 		processes += int(n)
 		if taken == 0 {
-			return processes, nil
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return processes, b.objs.TakenUid.Get(&b.uid)
 		}
 	}
 	return 0, fmt.Errorf("scope %d: its processes fork faster than they can be counted", pgid)
@@ -266,6 +269,9 @@ func (b *ebpfBackend) next(r *record) error {
 			return fmt.Errorf("mark %d came back instead of mark %d", e.header.Value[0], b.seen)
 		}
 		r.mark = b.marks[0]
+		if r.mark.op == markScope {
+			e.scopeUID = b.uid
+		}
 		b.marks = b.marks[1:]
 	}
 	if b.waiting {

@@ -78,6 +78,13 @@ func checkEvents(t *testing.T, got []outLine, pid int, want ...fields) {
 			continue
 		}
 		w := map[string]any{"pid": float64(pid), "comm": l["comm"], "bucket": l["bucket"], "call_id": l["call_id"], "ts_ns": l["ts_ns"]}
+		if l["type"] == "file_open" && l["errno"] == nil {
+			w["dev"], w["ino"] = l["dev"], l["ino"]
+			var stat unix.Stat_t
+			if path := l.str("path"); unix.Stat(path, &stat) == nil && (l["ino"] != float64(stat.Ino) || l["dev"] != fmt.Sprintf("%d:%d", unix.Major(stat.Dev), unix.Minor(stat.Dev))) {
+				t.Errorf("%s is inode %v on %v, want %d on %d:%d", path, l["ino"], l["dev"], stat.Ino, unix.Major(stat.Dev), unix.Minor(stat.Dev))
+			}
+		}
 		for k, v := range want[i] {
 			w[k] = v
 		}
@@ -228,9 +235,9 @@ func callRows(t *testing.T, a *actor) []callRow {
 		{"ftruncate", unix.SYS_FTRUNCATE, []any{filefd, 7}, 0,
 			[]fields{{"type": "file_truncate", "path": file, "length": 7.0}}},
 		{"fchownat", unix.SYS_FCHOWNAT, []any{dirfd, "file", 0, -1, 0}, 0,
-			[]fields{{"type": "file_chown", "path": file, "requested": "file", "uid": 0.0, "gid": -1.0}}},
+			[]fields{{"type": "file_chown", "path": file, "requested": "file", "owner": 0.0, "group": -1.0}}},
 		{"fchown", unix.SYS_FCHOWN, []any{filefd, -1, 0}, 0,
-			[]fields{{"type": "file_chown", "path": file, "uid": -1.0, "gid": 0.0}}},
+			[]fields{{"type": "file_chown", "path": file, "owner": -1.0, "group": 0.0}}},
 		{"lremovexattr", unix.SYS_LREMOVEXATTR, []any{"file", "trusted.none"}, -int(unix.ENODATA),
 			[]fields{{"type": "file_xattr", "call": "lremovexattr", "path": file, "requested": "file", "name": "trusted.none", "errno": "ENODATA"}}},
 		{"fsetxattr", unix.SYS_FSETXATTR, []any{999, "user.x", "y", 1, 0}, -int(unix.EBADF),
@@ -253,7 +260,7 @@ func callRows(t *testing.T, a *actor) []callRow {
 			[]fields{{"type": "signal", "signal": "SIGKILL", "target_pid": float64(0x7ffffffe), "errno": "ESRCH"}}},
 		{"kill itself", unix.SYS_KILL, []any{a.pid(), int(unix.SIGWINCH)}, 0, nil},
 		{"setresgid", unix.SYS_SETRESGID, []any{-1, 0, -1}, 0,
-			[]fields{{"type": "setuid", "call": "setresgid", "gid": 0.0}}},
+			[]fields{{"type": "setuid", "call": "setresgid", "id": 0.0}}},
 		{"unshare", unix.SYS_UNSHARE, []any{unix.CLONE_NEWNET | 1}, -int(unix.EINVAL),
 			[]fields{{"type": "namespace", "call": "unshare", "flags": "CLONE_NEWNET|0x1", "errno": "EINVAL"}}},
 		{"setns", unix.SYS_SETNS, []any{999, unix.CLONE_NEWNS}, -int(unix.EBADF),
@@ -374,6 +381,9 @@ func TestEBPFSystemCalls(t *testing.T) {
 		unix.Close(l)                      // and now it is refused
 		pid := a.answer().Ret
 		got := filter(events(s.end("signals"), "signals"), fields{"type": "connect"})
+		for _, l := range got {
+			delete(l, "tid")
+		}
 		checkEvents(t, got, pid, fields{"type": "connect", "proto": "tcp", "dst": fmt.Sprintf("127.66.0.9:%d", busy)})
 	})
 	t.Run("MPTCP", func(t *testing.T) {
@@ -393,11 +403,22 @@ func TestEBPFSystemCalls(t *testing.T) {
 			t.Errorf("got %v, want a path %q (%v)", got, want, err)
 		}
 	})
+	t.Run("another mount namespace", func(t *testing.T) {
+		s.begin("mounts", "")
+		pid := a.do("part", "mounts")
+		lines := s.end("mounts")
+		if got := filter(lines, fields{"type": "file_open", "pid": float64(pid), "requested": "hostname"}); len(got) != 2 || got[0]["detached_mount"] != true || got[1]["mnt_ns"] == nil || got[0]["mnt_ns"] != nil {
+			t.Errorf("got %v", got)
+		}
+	})
 	t.Run("refused by seccomp", func(t *testing.T) {
 		s.begin("seccomp", "")
 		pid := a.do("part", "seccomp")
 		lines := s.end("seccomp")
 		got := filter(events(lines, "seccomp"), fields{"type": "file_delete"})
+		for _, l := range got {
+			delete(l, "tid") // whichever of its threads it was
+		}
 		checkEvents(t, got, pid, fields{"type": "file_delete", "path": "/nobody/may", "errno": "EPERM"})
 		if lost := filter(lines, fields{"type": "drop"}); len(lost) > 0 {
 			t.Errorf("something is said to be lost: %v", lost)
@@ -483,6 +504,41 @@ func init() {
 		unix.Connect(fd, &unix.SockaddrInet4{Port: mustAtoi(args[0]), Addr: [4]byte{127, 66, 0, 9}})
 		if len(handled) == 0 {
 			return errors.New("no signal has come")
+		}
+		say("done")
+		return nil
+	}
+	// mounts opens etc/hostname in a mount that is in no namespace, and then in a
+	// namespace of its own.
+	testParts["mounts"] = func([]string) error {
+		runtime.LockOSThread()
+		dir, err := os.MkdirTemp("", "mounts")
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, "hostname"), nil, 0o600); err != nil {
+			return err
+		}
+		for _, own := range []bool{false, true} {
+			tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLOEXEC)
+			if !own {
+				tree, err = unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+			} else if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+				return err
+			} else if tree, err = unix.Open(dir, unix.O_PATH, 0); err != nil {
+				return err
+			}
+			if err != nil {
+				return err
+			}
+			fd, err := unix.Openat(tree, "hostname", unix.O_RDONLY, 0)
+			if err != nil {
+				return err
+			}
+			unix.Close(fd)
+		}
+		if err := os.RemoveAll(dir); err != nil {
+			return err
 		}
 		say("done")
 		return nil
@@ -1066,7 +1122,7 @@ func TestEBPFScope(t *testing.T) {
 		s, a := startScoped(t)
 		s.begin("a", "")
 		tid := a.do("thread", "/etc/thread")
-		checkEvents(t, events(s.end("a"), "a"), a.pid(), fields{"type": "file_open", "path": "/etc/thread", "flags": "O_RDONLY", "errno": "ENOENT"})
+		checkEvents(t, events(s.end("a"), "a"), a.pid(), fields{"type": "file_open", "tid": float64(tid), "path": "/etc/thread", "flags": "O_RDONLY", "errno": "ENOENT"})
 		if tid == a.pid() {
 			t.Errorf("the thread is %d, like its process", tid)
 		}
@@ -1077,6 +1133,18 @@ func TestEBPFScope(t *testing.T) {
 		a.do("part", "nest", "4") // four generations, the last two in groups of their own
 		if l := s.scope(a.pid()); l[len(l)-1]["processes"] != 6.0 {
 			t.Errorf("got %v, want 6 processes", l[len(l)-1])
+		}
+	})
+	t.Run("another user's acts say so", func(t *testing.T) {
+		s, a := startScoped(t)
+		s.begin("a", "")
+		a.do("part", "another-user")
+		lines := s.end("a")
+		if got := filter(lines, fields{"path": "/nobody", "uid": 65534.0}); len(got) != 1 {
+			t.Errorf("got %v", filter(lines, fields{"path": "/nobody"}))
+		}
+		if got := filter(lines, fields{"path": "/somebody", "uid": nil}); len(got) != 1 {
+			t.Errorf("got %v", filter(lines, fields{"path": "/somebody"}))
 		}
 	})
 	t.Run("strangers are not", func(t *testing.T) {
@@ -1191,6 +1259,15 @@ func TestEBPFScope(t *testing.T) {
 }
 
 func init() {
+	testParts["another-user"] = func([]string) error {
+		os.ReadFile("/somebody")
+		if err := syscall.Setuid(65534); err != nil {
+			return err
+		}
+		os.ReadFile("/nobody")
+		say("done")
+		return nil
+	}
 	testParts["leave"] = func(args []string) error {
 		how := args[0]
 		if len(args) > 1 {

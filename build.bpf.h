@@ -25,6 +25,7 @@ static __always_inline void event_begin(struct scratch *s, struct task *t, u32 k
 	e->pid = t->pid;
 	e->tid = t->tid;
 	e->origin = t->origin;
+	e->uid = bpf_get_current_uid_gid();
 	if (t->call.kind) {
 		e->call = t->number;
 		e->ts_ns = t->ts_ns;

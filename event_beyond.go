@@ -20,8 +20,8 @@ func (e *kernelEvent) appendBeyond(l *line) {
 		l.int("length", int64(h.Value[0]|h.Value[1]<<32)) // the second is there in 32-bit calls
 	case probeKindKIND_CHOWN:
 		e.appendPath(l)
-		l.int("uid", int64(int32(h.Value[0])))
-		l.int("gid", int64(int32(h.Value[1])))
+		l.int("owner", int64(int32(h.Value[0])))
+		l.int("group", int64(int32(h.Value[1])))
 	case probeKindKIND_XATTR:
 		l.str("call", syscallName(h.Call))
 		e.appendPath(l)
@@ -43,13 +43,8 @@ func (e *kernelEvent) appendBeyond(l *line) {
 		l.str("signal", signalName(h.Value[1]))
 		l.int("target_pid", int64(int32(h.Value[0])))
 	case probeKindKIND_SETUID:
-		name := syscallName(h.Call)
-		l.str("call", name)
-		key := "uid"
-		if strings.Contains(name, "gid") {
-			key = "gid"
-		}
-		l.int(key, int64(int32(h.Value[0])))
+		l.str("call", syscallName(h.Call))
+		l.int("id", int64(int32(h.Value[0])))
 	case probeKindKIND_NAMESPACE:
 		l.str("call", syscallName(h.Call))
 		if e.sections[probeTagTAG_PATH].set {

@@ -26,11 +26,15 @@ type section struct {
 // record to record; what it holds is valid until the next decode.
 type kernelEvent struct {
 	header   probeEvent
+	scopeUID uint32 // events by other users say so
 	sections [probeTagTAG_ADDR + 1]section
 
 	path, other []byte   // buffers for paths
 	argv        [][]byte // buffer for arguments
 }
+
+// probeMntNsNone is MNT_NS_NONE in record.bpf.h.
+const probeMntNsNone = 1
 
 const (
 	headerLen  = int(unsafe.Sizeof(probeEvent{}))
@@ -146,7 +150,20 @@ func (e *kernelEvent) typ() string {
 func (e *kernelEvent) append(l *line) {
 	h := &e.header
 	l.int("pid", int64(h.Pid))
+	if h.Tid != h.Pid {
+		l.int("tid", int64(h.Tid))
+	}
 	l.text("comm", cString(h.Comm[:]))
+	if h.Uid != e.scopeUID {
+		l.int("uid", int64(h.Uid))
+	}
+	switch h.MntNs {
+	case 0:
+	case probeMntNsNone:
+		l.bool("detached_mount", true)
+	default:
+		l.int("mnt_ns", int64(h.MntNs))
+	}
 	switch e.kind() {
 	case probeKindKIND_EXEC:
 		e.appendExec(l)
@@ -160,6 +177,11 @@ func (e *kernelEvent) append(l *line) {
 	case probeKindKIND_OPEN:
 		e.appendPath(l)
 		l.str("flags", openFlags(h.Value[0]&math.MaxUint32)) // an int, whatever the register holds
+		if h.Ret >= 0 {
+			// The kernel has 20 bits for the minor number (linux/kdev_t.h).
+			l.str("dev", strconv.FormatUint(h.Value[1]>>20, 10)+":"+strconv.FormatUint(h.Value[1]&0xfffff, 10))
+			l.int("ino", int64(h.Value[2]))
+		}
 	case probeKindKIND_CHMOD:
 		e.appendPath(l)
 		l.str("mode", strconv.FormatUint(h.Value[0]&0o7777, 8))

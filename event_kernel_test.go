@@ -73,8 +73,8 @@ func TestKernelEvent(t *testing.T) {
 		rec  *testRecord
 		want fields // besides pid and comm; nil if there is to be no event
 	}{
-		"open": {rec(probeKindKIND_OPEN, 3, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 0o644).section(path, 0, "passwd\x00etc\x00").section(name, 0, "/etc/passwd"),
-			fields{"type": "file_open", "path": "/etc/passwd", "flags": "O_WRONLY|O_CREAT|O_TRUNC"}},
+		"open": {rec(probeKindKIND_OPEN, 3, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC, 254<<20|3, 99).section(path, 0, "passwd\x00etc\x00").section(name, 0, "/etc/passwd"),
+			fields{"type": "file_open", "path": "/etc/passwd", "flags": "O_WRONLY|O_CREAT|O_TRUNC", "dev": "254:3"}},
 		"open through a link": {rec(probeKindKIND_OPEN, 3, unix.O_RDONLY|unix.O_CLOEXEC).section(path, 0, "shadow\x00etc\x00").section(name, 0, "../link"),
 			fields{"type": "file_open", "path": "/etc/shadow", "requested": "../link", "flags": "O_RDONLY|O_CLOEXEC"}},
 		"open of the root": {rec(probeKindKIND_OPEN, 3, unix.O_RDWR|unix.O_TMPFILE).section(path, 0, "").section(name, 0, "/"),
@@ -168,6 +168,12 @@ func TestKernelEvent(t *testing.T) {
 			e.append(&l)
 			got := decodeLine(t, l.end())
 			tt.want["pid"], tt.want["comm"] = 42.0, "me"
+			if tt.want["type"] == "file_open" && tt.rec.Ret >= 0 {
+				tt.want["ino"] = float64(tt.rec.Value[2])
+				if tt.want["dev"] == nil {
+					tt.want["dev"] = "0:0"
+				}
+			}
 			if !reflect.DeepEqual(got, map[string]any(tt.want)) {
 				t.Errorf("got  %v\nwant %v", got, tt.want)
 			}

@@ -70,6 +70,19 @@ static long walk_step(u32 step, struct walk *w)
 	return w->at > w->end;
 }
 
+/* Notes in the record if a path that ends at the root of mnt is none of the sidecar's. */
+static __always_inline void note_namespace(struct scratch *s, struct mount *mnt)
+{
+	struct mnt_namespace *ns = BPF_CORE_READ(mnt, mnt_ns);
+	u32 inum = BPF_CORE_READ(ns, ns.inum);
+
+	/* A file system that only the kernel mounts has an error for its namespace. */
+	if ((s64)ns < 0 && (s64)ns > -4096)
+		return;
+	if (inum != self_mnt_ns)
+		s->event.mnt_ns = ns && inum && inum != MNT_NS_ANON ? inum : MNT_NS_NONE;
+}
+
 /*
  * Appends the names from dentry up to the root of its mount namespace. The walk
  * goes from mount to mount as d_path does, but does not stop at the root of a
@@ -101,6 +114,8 @@ __noinline u32 put_path(struct scratch *s, u32 off, u64 dentry_address, u64 mnt_
 			if (walk_step(i, &w))
 				break;
 	}
+	if (w.dentry == w.mnt_root)
+		note_namespace(s, w.mnt);
 	return section_end(s, off, w.at - off - sizeof(struct section), tag, w.flags);
 }
 

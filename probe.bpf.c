@@ -162,6 +162,7 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 			struct file *file = file_of(ret);
 
 			s->event.flags = BPF_CORE_READ(file, f_inode, i_mode);
+			s->event.value[1] = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
 			s->event.value[2] = BPF_CORE_READ(file, f_inode, i_ino);
 			off = put_file(s, off, file, TAG_PATH);
 			if (t->call.name != ARG_NONE)
@@ -397,6 +398,7 @@ int introduce(void *ctx)
 	self_tgid = BPF_CORE_READ(task, tgid);
 	bpf_core_read(&self_pid_ns, sizeof(self_pid_ns), &pid->numbers[level].ns);
 	self_level = level;
+	self_mnt_ns = BPF_CORE_READ(task, nsproxy, mnt_ns, ns.inum);
 	return 0;
 }
 
@@ -478,6 +480,8 @@ int take_in(struct bpf_iter__task *ctx)
 		t = bpf_task_storage_get(&tasks, task->real_parent, 0, 0);
 		if (!t || t->generation != wanted_generation)
 			return 0;
+	} else {
+		taken_uid = BPF_CORE_READ(task, cred, uid.val);
 	}
 	t = bpf_task_storage_get(&tasks, task, 0, BPF_LOCAL_STORAGE_GET_F_CREATE);
 	if (!t) {

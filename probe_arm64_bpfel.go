@@ -29,6 +29,8 @@ type probeEvent struct {
 	Value  [3]uint64
 	Pid    uint32
 	Tid    uint32
+	Uid    uint32
+	MntNs  uint32
 	Kind   uint16
 	Flags  uint16
 	Call   uint16
@@ -235,12 +237,14 @@ const (
 	probeVarSectionFlagType   = "section_flag_type"
 	probeVarSectionType       = "section_type"
 	probeVarSelfLevel         = "self_level"
+	probeVarSelfMntNs         = "self_mnt_ns"
 	probeVarSelfPidNs         = "self_pid_ns"
 	probeVarSelfTgid          = "self_tgid"
 	probeVarShapes            = "shapes"
 	probeVarTagType           = "tag_type"
 	probeVarTakenProcesses    = "taken_processes"
 	probeVarTakenTasks        = "taken_tasks"
+	probeVarTakenUid          = "taken_uid"
 	probeVarWantedGeneration  = "wanted_generation"
 	probeVarWantedPid         = "wanted_pid"
 )
@@ -330,12 +334,14 @@ type probeVariableSpecs struct {
 	SectionFlagType   *ebpf.VariableSpec `ebpf:"section_flag_type"`
 	SectionType       *ebpf.VariableSpec `ebpf:"section_type"`
 	SelfLevel         *ebpf.VariableSpec `ebpf:"self_level"`
+	SelfMntNs         *ebpf.VariableSpec `ebpf:"self_mnt_ns"`
 	SelfPidNs         *ebpf.VariableSpec `ebpf:"self_pid_ns"`
 	SelfTgid          *ebpf.VariableSpec `ebpf:"self_tgid"`
 	Shapes            *ebpf.VariableSpec `ebpf:"shapes"`
 	TagType           *ebpf.VariableSpec `ebpf:"tag_type"`
 	TakenProcesses    *ebpf.VariableSpec `ebpf:"taken_processes"`
 	TakenTasks        *ebpf.VariableSpec `ebpf:"taken_tasks"`
+	TakenUid          *ebpf.VariableSpec `ebpf:"taken_uid"`
 	WantedGeneration  *ebpf.VariableSpec `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.VariableSpec `ebpf:"wanted_pid"`
 }
@@ -396,12 +402,14 @@ type probeVariables struct {
 	SectionFlagType   *ebpf.Variable `ebpf:"section_flag_type"`
 	SectionType       *ebpf.Variable `ebpf:"section_type"`
 	SelfLevel         *ebpf.Variable `ebpf:"self_level"`
+	SelfMntNs         *ebpf.Variable `ebpf:"self_mnt_ns"`
 	SelfPidNs         *ebpf.Variable `ebpf:"self_pid_ns"`
 	SelfTgid          *ebpf.Variable `ebpf:"self_tgid"`
 	Shapes            *ebpf.Variable `ebpf:"shapes"`
 	TagType           *ebpf.Variable `ebpf:"tag_type"`
 	TakenProcesses    *ebpf.Variable `ebpf:"taken_processes"`
 	TakenTasks        *ebpf.Variable `ebpf:"taken_tasks"`
+	TakenUid          *ebpf.Variable `ebpf:"taken_uid"`
 	WantedGeneration  *ebpf.Variable `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.Variable `ebpf:"wanted_pid"`
 }

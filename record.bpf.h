@@ -123,6 +123,8 @@ struct section {
 };
 
 #define CALL_32 0x8000
+#define MNT_NS_ANON 0xEFFFFFF7 /* the kernel's number for those that are none, since 6.18 */
+#define MNT_NS_NONE 1	       /* a mount that is in no namespace, as open_tree(2) makes it */
 
 /* One wire record; its tail of sections follows. Widest first: no holes. */
 struct event {
@@ -133,13 +135,15 @@ struct event {
 	u64 value[3];
 	u32 pid; /* tgid, in the pid namespace of the sidecar, as every pid here */
 	u32 tid;
-	u16 kind;  /* enum kind */
-	u16 flags; /* enum event_flag; of an opened file, its mode with the type */
-	u16 call;  /* number of the system call; with CALL_32 for one of the 32-bit ABI */
-	u16 len;   /* of the tail */
+	u32 uid;    /* in the initial user namespace */
+	u32 mnt_ns; /* of a path that is not in the sidecar's: its number, or MNT_NS_NONE */
+	u16 kind;   /* enum kind */
+	u16 flags;  /* enum event_flag; of an opened file, its mode with the type */
+	u16 call;   /* number of the system call; with CALL_32 for one of the 32-bit ABI */
+	u16 len;    /* of the tail */
 	u8 comm[COMM_LEN];
 };
-_Static_assert(sizeof(struct event) == 88, "hole in struct event");
+_Static_assert(sizeof(struct event) == 96, "hole in struct event");
 
 /* Why something is missing. Order and number are shared with Go. */
 enum loss {

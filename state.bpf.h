@@ -62,6 +62,7 @@ u32 current_generation;
 /* The sidecar itself; filled in by introduce. */
 u32 self_tgid; /* in the initial namespace */
 u32 self_level;
+u32 self_mnt_ns; /* inum */
 struct pid_namespace *self_pid_ns;
 
 /*
@@ -73,6 +74,7 @@ u32 wanted_generation;
 u32 taken_tasks;
 u32 taken_processes;
 u32 refused_tasks; /* no memory for them */
+u32 taken_uid;	   /* of one in the group itself */
 
 /*
  * Losses by window and reason. A window has the slot of its sequence number for

@@ -65,6 +65,7 @@ struct qstr {
 };
 
 struct super_block {
+	u32 s_dev;
 	unsigned long s_magic;
 };
 
@@ -86,7 +87,20 @@ struct vfsmount {
 	struct dentry *mnt_root;
 };
 
+struct ns_common {
+	unsigned int inum;
+};
+
+struct mnt_namespace {
+	struct ns_common ns;
+};
+
+struct nsproxy {
+	struct mnt_namespace *mnt_ns;
+};
+
 struct mount {
+	struct mnt_namespace *mnt_ns;
 	struct mount *mnt_parent;
 	struct dentry *mnt_mountpoint;
 	struct vfsmount mnt;
@@ -155,6 +169,14 @@ struct thread_info {
 	u32 status; /* x86 alone */
 };
 
+typedef struct {
+	u32 val;
+} kuid_t;
+
+struct cred {
+	kuid_t uid;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
@@ -168,6 +190,8 @@ struct task_struct {
 	struct fs_struct *fs;
 	struct files_struct *files;
 	struct signal_struct *signal;
+	struct nsproxy *nsproxy;
+	const struct cred *cred;
 };
 
 struct linux_binprm {
