@@ -176,6 +176,7 @@ type probeTask struct {
 	Window     uint64
 	Origin     uint64
 	Args       [8]uint64
+	Entry      [2]uint64
 	Generation uint32
 	Pid        uint32
 	Tid        uint32

@@ -25,6 +25,7 @@ struct task {
 	u64 window;
 	u64 origin;
 	u64 args[ARGS];
+	u64 entry[2];	/* the first of them at entry, before a socketcall(2) is unwrapped */
 	u32 generation; /* of the scope that it belongs to; in scope from the current one on */
 	u32 pid;
 	u32 tid;
@@ -227,11 +228,12 @@ static __always_inline void read_args(struct task *t, struct pt_regs *regs)
 static __always_inline void call_begin(struct task *t, struct pt_regs *regs,
 				       const volatile struct shape *shape)
 {
-	u64 first = t->args[0], second = t->args[1];
 	bool again = t->restarts;
 
 	read_args(t, regs);
-	again = again && first == t->args[0] && second == t->args[1];
+	again = again && t->entry[0] == t->args[0] && t->entry[1] == t->args[1];
+	t->entry[0] = t->args[0];
+	t->entry[1] = t->args[1];
 	t->restarts = false;
 	if (!again) {
 		t->window = READ_ONCE(current_window);
