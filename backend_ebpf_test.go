@@ -518,13 +518,14 @@ func init() {
 			return err
 		}
 		for _, own := range []bool{false, true} {
-			tree, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLOEXEC)
-			if !own {
+			var tree int
+			if own {
+				if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+					return err
+				}
+				tree, err = unix.Open(dir, unix.O_PATH, 0)
+			} else {
 				tree, err = unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
-			} else if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-				return err
-			} else if tree, err = unix.Open(dir, unix.O_PATH, 0); err != nil {
-				return err
 			}
 			if err != nil {
 				return err
