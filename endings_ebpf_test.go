@@ -272,3 +272,20 @@ func TestEBPFPrivileges(t *testing.T) {
 		})
 	}
 }
+
+// TestExplainVerifier checks that a refused program does not fill the pipe of
+// standard error, which clients do not read.
+func TestExplainVerifier(t *testing.T) {
+	if lackingCapabilities() != "" {
+		t.Skip("without privilege that is what is said")
+	}
+	log := make([]string, 50_000)
+	for i := range log {
+		log[i] = "some step of the verifier's"
+	}
+	log[len(log)-2] = "the reason"
+	err := explainEBPF(fmt.Errorf("load: %w", &ebpf.VerifierError{Cause: unix.EACCES, Log: log}))
+	if s := err.Error(); !strings.Contains(s, "the reason") || !errors.Is(err, unix.EACCES) || len(s) > 2000 {
+		t.Errorf("%d bytes: %.2000s", len(s), s)
+	}
+}

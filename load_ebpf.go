@@ -59,6 +59,9 @@ const (
 	// be preempted; see copies in probe.bpf.c.
 	copiesIfPreempted = 3
 
+	// verifierLines is how much of the verifier's log is shown: its end, with the reason.
+	verifierLines = 12
+
 	// preemptingVersion is Linux 7.0 (KERNEL_VERSION).
 	preemptingVersion = 7 << 16
 )
@@ -189,7 +192,9 @@ func explainEBPF(err error) error {
 	var verifier *ebpf.VerifierError
 	switch {
 	case errors.As(err, &verifier) && len(verifier.Log) > 0:
-		return fmt.Errorf("the kernel refused the program; please report this with the kernel's version: %+v", verifier)
+		// Nobody may be reading standard error, and a log can be longer than a pipe.
+		end := verifier.Log[max(0, len(verifier.Log)-verifierLines):]
+		return fmt.Errorf("the kernel refused the program; please report this with the kernel's version (%w):\n\t%s", verifier.Cause, strings.Join(end, "\n\t"))
 	case errors.Is(err, unix.EPERM):
 		return unavailable{fmt.Errorf("%w; something forbids eBPF here: a container's seccomp filter, or kernel lockdown", err)}
 	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported),
