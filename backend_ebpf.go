@@ -21,7 +21,6 @@ import (
 type ebpfBackend struct {
 	objs   kernelObjects
 	takeIn *link.Iter
-	ring   *ringbuf.Reader
 
 	control    sync.Mutex // held while the control side is in the kernel
 	generation uint32     // of the scope; see take_in
@@ -79,9 +78,6 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 	}()
 	if err := b.objs.load(ringSize); err != nil {
 		return nil, err
-	}
-	if b.ring, err = ringbuf.NewReader(b.objs.Events); err != nil {
-		return nil, fmt.Errorf("open ring buffer: %w", err)
 	}
 	if _, err := b.objs.Introduce.Run(&ebpf.RunOptions{}); err != nil {
 		return nil, fmt.Errorf("run introduce: %w", err)
@@ -242,7 +238,7 @@ func (b *ebpfBackend) next(r *record) error {
 	if b.caught {
 		b.gather()
 	}
-	if err := b.ring.ReadInto(&b.sample); errors.Is(err, os.ErrClosed) {
+	if err := b.objs.ring.ReadInto(&b.sample); errors.Is(err, os.ErrClosed) {
 		return io.EOF
 	} else if err != nil {
 		return fmt.Errorf("read ring buffer: %w", err)
@@ -347,9 +343,6 @@ func (b *ebpfBackend) Close() (err error) {
 		defer b.control.Unlock()
 		if b.takeIn != nil {
 			err = errors.Join(err, b.takeIn.Close())
-		}
-		if b.ring != nil {
-			err = errors.Join(err, b.ring.Close())
 		}
 		err = errors.Join(err, b.objs.Close())
 	})

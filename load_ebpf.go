@@ -14,6 +14,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +22,8 @@ import (
 type kernelObjects struct {
 	kernelState
 	ownPrograms
-	exits []exitProgram // this and the next: a copy each
+	ring  *ringbuf.Reader // of the map Events
+	exits []exitProgram   // this and the next: a copy each
 	hooks []hookPrograms
 	links []link.Link
 }
@@ -67,8 +69,8 @@ const (
 )
 
 // load makes the maps and loads the programs. A client waits for it, so what takes
-// long is done side by side: decoding the kernel's types and clearing the pages of
-// the ring, then the programs. Some 30 MB of garbage are left to the end.
+// long is done side by side: decoding the kernel's types and clearing and mapping the
+// pages of the ring, then the programs. Some 30 MB of garbage are left to the end.
 func (o *kernelObjects) load(ringSize int) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	types := btf.NewCache()
@@ -103,6 +105,9 @@ func (o *kernelObjects) load(ringSize int) error {
 	options := ebpf.CollectionOptions{Cache: types}
 	if err := spec.LoadAndAssign(&o.kernelState, &options); err != nil {
 		return fmt.Errorf("make maps: %w", err)
+	}
+	if o.ring, err = ringbuf.NewReader(o.Events); err != nil {
+		return fmt.Errorf("open ring buffer: %w", err)
 	}
 	<-decoded
 
@@ -179,6 +184,9 @@ func (o *kernelObjects) Close() (err error) {
 	}
 	for _, p := range append(o.hooked(), o.Introduce, o.Mark, o.TakeIn) {
 		err = errors.Join(err, p.Close())
+	}
+	if o.ring != nil {
+		err = errors.Join(err, o.ring.Close())
 	}
 	return errors.Join(err, o.probeMaps.Close(), o.Bss.Close())
 }
