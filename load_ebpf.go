@@ -109,19 +109,19 @@ func (o *kernelObjects) load(ringSize int) error {
 	if o.ring, err = ringbuf.NewReader(o.Events); err != nil {
 		return fmt.Errorf("open ring buffer: %w", err)
 	}
-	<-decoded
-
 	options.MapReplacements = map[string]*ebpf.Map{
 		probeMapEvents:    o.Events,
 		probeMapTasks:     o.Tasks,
 		probeMapScratches: o.Scratches,
 		".bss":            o.Bss,
 	}
+	o.exits, o.hooks = make([]exitProgram, copies), make([]hookPrograms, copies)
 	var wg sync.WaitGroup
 	errs := make(chan error, 1+2*copies)
 	load := func(programs any, number int) {
 		spec := spec.Copy()
 		wg.Go(func() {
+			<-decoded
 			if err := spec.Variables[probeVarCopy].Set(uint32(number)); err != nil {
 				errs <- err
 			} else if err := spec.LoadAndAssign(programs, &options); err != nil {
@@ -129,7 +129,6 @@ func (o *kernelObjects) load(ringSize int) error {
 			}
 		})
 	}
-	o.exits, o.hooks = make([]exitProgram, copies), make([]hookPrograms, copies)
 	load(&o.ownPrograms, 0)
 	for i := range copies {
 		load(&o.exits[i], i)

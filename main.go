@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"time"
 )
@@ -138,7 +137,6 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 	if f, ok := stdout.(*os.File); ok {
 		go func() { s.quit <- waitReaderGone(f) }()
 	}
-	go debug.FreeOSMemory() // loading took several times what running does
 	return s.run()
 }
 

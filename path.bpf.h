@@ -8,18 +8,23 @@
 
 #include "build.bpf.h"
 
-/* The current process's open file with that descriptor, or NULL. */
-static __always_inline struct file *file_of(s32 fd)
+/* The address of the current process's open file with that descriptor, or zero. */
+__noinline u64 file_at(s32 fd)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct fdtable *fdt = BPF_CORE_READ(task, files, fdt);
 	struct file **fds, *file = NULL;
 
 	if (!fdt || (u32)fd >= BPF_CORE_READ(fdt, max_fds))
-		return NULL;
+		return 0;
 	fds = BPF_CORE_READ(fdt, fd);
 	bpf_probe_read_kernel(&file, sizeof(file), &fds[(u32)fd]);
-	return file;
+	return (u64)file;
+}
+
+static __always_inline struct file *file_of(s32 fd)
+{
+	return (struct file *)file_at(fd);
 }
 
 /* A walk from a file up to the root, and where its next name goes. */
@@ -129,8 +134,10 @@ static __always_inline struct pid *pid_of(s32 fd)
 	return pid ?: BPF_CORE_READ(file, f_inode, i_private);
 }
 
-static __always_inline u32 put_file(struct scratch *s, u32 off, struct file *file, u32 tag)
+__noinline u32 put_file(struct scratch *s, u32 off, u64 file_address, u32 tag)
 {
+	struct file *file = (struct file *)file_address;
+
 	return put_path(s, off, (u64)BPF_CORE_READ(file, f_path.dentry),
 			(u64)BPF_CORE_READ(file, f_path.mnt), tag);
 }
@@ -164,7 +171,7 @@ static __always_inline u32 put_start(struct scratch *s, u32 off, u8 first, s32 d
 	if (dirfd == AT_FDCWD)
 		return put_path(s, off, (u64)BPF_CORE_READ(task, fs, pwd.dentry),
 				(u64)BPF_CORE_READ(task, fs, pwd.mnt), tag);
-	return put_file(s, off, file_of(dirfd), tag);
+	return put_file(s, off, file_at(dirfd), tag);
 }
 
 /* Appends a name of the caller's and, under the next tag, where it starts. */

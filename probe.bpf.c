@@ -53,71 +53,78 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 }
 
 /* Fills in and sends the record of a system call on a socket. */
-static __always_inline void emit_socket(struct scratch *s, struct task *t, long ret)
+__noinline int emit_socket(struct scratch *s, struct task *t, long ret)
 {
-	s32 fd = arg(t, 0);
-	struct sock *sk = sock_of(fd);
+	struct sock *sk;
 	u32 off = 0;
+	s32 fd;
 
+	if (!s || !t)
+		return 0;
+	fd = arg(t, 0);
+	sk = sock_of(fd);
 	if (t->call.how == HOW_ACCEPT)
 		sk = ret < 0 ? NULL : sock_of(ret); /* nobody has come: that is no event */
 	if (sk ? !is_inet(sk) && !is_unix(sk) : t->call.how == HOW_ACCEPT)
-		return;
+		return 0;
 	if (sk && is_unix(sk) && t->call.kind != KIND_CONNECT)
-		return;
+		return 0;
 	put_protocol(s, sk);
 	s->event.value[1] = (u32)fd;
 	switch (t->call.how) {
 	case HOW_ACCEPT:
-		off = put_sock_addr(s, off, sk, true);
+		off = put_sock_addr(s, off, (u64)sk, true);
 		break;
 	case HOW_CONNECT:
 		if (t->dialed || connects_nowhere(sk, ret))
-			return;
+			return 0;
 		if (sk && is_inet(sk) && (ret == 0 || ret == -EINPROGRESS))
-			off = put_sock_addr(s, off, sk, true);
+			off = put_sock_addr(s, off, (u64)sk, true);
 		else
 			off = put_destination(s, arg(t, 1), arg(t, 2));
 		if (!off)
-			return;
+			return 0;
 		break;
 	case HOW_BIND:
 		if (sk && ret == 0)
-			off = put_sock_addr(s, off, sk, false);
+			off = put_sock_addr(s, off, (u64)sk, false);
 		else
 			off = put_user_addr(s, off, arg(t, 1), arg(t, 2));
 		break;
 	case HOW_LISTEN:
 		s->event.value[2] = arg(t, 1);
 		if (sk)
-			off = put_sock_addr(s, off, sk, false);
+			off = put_sock_addr(s, off, (u64)sk, false);
 		break;
 	case HOW_SENDTO:
 		if (t->dialed || !arg(t, 4) || !sends_to_address(sk, arg(t, 3)))
-			return;
+			return 0;
 		off = put_destination(s, arg(t, 4), arg(t, 5));
 		if (!off)
-			return;
+			return 0;
 		break;
 	case HOW_SENDMSG:
 		if (!t->dialed && sends_to_address(sk, arg(t, 2)))
 			emit_messages(s, arg(t, 1), 1);
-		return;
+		return 0;
 	case HOW_SENDMMSG:
 		if (t->dialed || !sends_to_address(sk, arg(t, 3)))
-			return;
+			return 0;
 		emit_messages(s, arg(t, 1), ret > 0 ? ret : 0);
-		return;
+		return 0;
 	}
 	event_end(s, off);
+	return 0;
 }
 
-static __always_inline void emit_call(struct scratch *s, struct task *t, long ret)
+__noinline int emit_call(struct scratch *s, struct task *t, long ret)
 {
 	u32 off = 0;
 
+	if (!s || !t)
+		return 0;
 	if (t->call.how == HOW_SOCKETCALL && !unwrap_socketcall(t))
-		return;
+		return 0;
 	event_begin(s, t, t->call.kind);
 	s->event.ret = ret;
 	s->event.value[0] = arg(t, t->call.value[0]);
@@ -131,7 +138,7 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 	case HOW_SENDMMSG:
 	case HOW_ACCEPT:
 		emit_socket(s, t, ret);
-		return;
+		return 0;
 	case HOW_CLONE3:
 		/* struct clone_args starts with the flags. */
 		bpf_probe_read_user(&s->event.value, 8, (void *)arg(t, 0));
@@ -142,9 +149,9 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 		/* on_exec would have ended this call, and on_fork have left word. */
 		if (t->call.kind == KIND_EXEC_FAILED || (t->call.kind == KIND_SPAWN && !t->forked))
 			count_loss(t->window, LOSS_SKIPPED);
-		return;
+		return 0;
 	case HOW_FD:
-		off = put_file(s, off, file_of(arg(t, t->call.dir)), TAG_PATH);
+		off = put_file(s, off, file_at(arg(t, t->call.dir)), TAG_PATH);
 		break;
 	case HOW_PIDFD:
 		s->event.value[2] = pid_number(pid_of(arg(t, t->call.dir)));
@@ -164,11 +171,11 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 			s->event.flags = BPF_CORE_READ(file, f_inode, i_mode);
 			s->event.value[1] = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
 			s->event.value[2] = BPF_CORE_READ(file, f_inode, i_ino);
-			off = put_file(s, off, file, TAG_PATH);
+			off = put_file(s, off, (u64)file, TAG_PATH);
 			if (t->call.name != ARG_NONE)
 				off = put_string(s, off, arg(t, t->call.name), TAG_NAME);
 			event_end(s, off);
-			return;
+			return 0;
 		}
 		break;
 	}
@@ -180,6 +187,7 @@ static __always_inline void emit_call(struct scratch *s, struct task *t, long re
 	else if (t->call.name2 != ARG_NONE)
 		off = put_name(s, off, arg(t, t->call.dir2), arg(t, t->call.name2), TAG_NAME2);
 	event_end(s, off);
+	return 0;
 }
 
 SEC("tp_btf/sys_exit")
@@ -305,7 +313,7 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 		s->event.flags |= EVENT_SCRIPT;
 	if (!BPF_CORE_READ(bprm, file, f_inode, i_nlink))
 		s->event.flags |= EVENT_FILELESS;
-	off = put_file(s, off, BPF_CORE_READ(bprm, file), TAG_PATH);
+	off = put_file(s, off, (u64)BPF_CORE_READ(bprm, file), TAG_PATH);
 
 	name_off = off;
 	n = bpf_probe_read_kernel_str(tail_at(s, off + sizeof(struct section)), PATH_LEN, name);
@@ -336,6 +344,7 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	struct sock *asked;
 	struct scratch *s;
 	struct task *t;
+	u64 address;
 	u32 off;
 
 	/* MPTCP connects through a TCP socket of its own, and has no destination itself. */
@@ -352,7 +361,9 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 		unwrap_socketcall(t);
 	asked = t->call.kind == KIND_CONNECT ? sock_of(arg(t, 0)) : NULL;
 	put_protocol(s, asked && is_inet(asked) ? asked : sk);
-	off = put_sock_addr(s, 0, sk, true);
+	/* A trusted pointer is not to be had as a number otherwise. */
+	bpf_probe_read_kernel(&address, sizeof(address), &sk);
+	off = put_sock_addr(s, 0, address, true);
 	event_end(s, off);
 	t->dialed = true;
 	return 0;

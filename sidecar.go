@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime/debug"
 	"time"
 )
 
@@ -81,6 +82,7 @@ func (s *session) run() error {
 	if err := s.ready(); err != nil {
 		return err
 	}
+	go debug.FreeOSMemory() // loading took several times what running does
 	stop, eof := make(chan struct{}), s.eof
 	failed := make(chan error, 1)
 	go func(stop <-chan struct{}) {

@@ -60,11 +60,14 @@ struct sockaddr {
 };
 
 /* Appends the address that the socket is bound to or, if peer, connected to. */
-static __always_inline u32 put_sock_addr(struct scratch *s, u32 off, struct sock *sk, bool peer)
+__noinline u32 put_sock_addr(struct scratch *s, u32 off, u64 sock_address, u32 peer)
 {
+	struct sock *sk = (struct sock *)sock_address;
 	struct sockaddr addr = {};
 	u16 port;
 
+	if (!s)
+		return off;
 	addr.family = BPF_CORE_READ(sk, __sk_common.skc_family);
 	if (peer) {
 		addr.port = BPF_CORE_READ(sk, __sk_common.skc_dport);
@@ -85,10 +88,12 @@ static __always_inline u32 put_sock_addr(struct scratch *s, u32 off, struct sock
 }
 
 /* Appends an address of the caller's; longer ones than sockaddr_un do not exist. */
-static __always_inline u32 put_user_addr(struct scratch *s, u32 off, u64 address, u32 len)
+__noinline u32 put_user_addr(struct scratch *s, u32 off, u64 address, u32 len)
 {
 	u8 flags = 0;
 
+	if (!s)
+		return off;
 	if (len > 128)
 		len = 128; /* struct sockaddr_storage */
 	if (bpf_probe_read_user(tail_at(s, off + sizeof(struct section)), len, (void *)address)) {
@@ -110,12 +115,17 @@ static __always_inline void put_protocol(struct scratch *s, struct sock *sk)
  * Appends, as the first section, where a connection or message goes, and returns the
  * end of it; or zero for nowhere in particular. The protocol of the socket must be there already.
  */
-static __always_inline u32 put_destination(struct scratch *s, u64 address, u32 len)
+__noinline u32 put_destination(struct scratch *s, u64 address, u32 len)
 {
-	u32 off = put_user_addr(s, 0, address, len);
-	u16 *family = (u16 *)tail_at(s, sizeof(struct section)), own = s->event.value[0] >> 32;
-	u16 type = s->event.value[0] >> 16;
+	u16 *family, own, type;
+	u32 off;
 
+	if (!s)
+		return 0;
+	off = put_user_addr(s, 0, address, len);
+	family = (u16 *)tail_at(s, sizeof(struct section));
+	own = s->event.value[0] >> 32;
+	type = s->event.value[0] >> 16;
 	/*
 	 * IPv4, and raw IPv6, take an address without a family for one of their own
 	 * (udp_sendmsg, raw_sendmsg, rawv6_sendmsg); UDP over IPv6 for the peer.
