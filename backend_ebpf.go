@@ -79,10 +79,10 @@ func newEBPFBackend(ringSize int) (_ backend, err error) {
 	if err := b.objs.load(ringSize); err != nil {
 		return nil, err
 	}
-	if _, err := b.objs.Introduce.Run(&ebpf.RunOptions{}); err != nil {
+	if _, err := b.objs.introduce.Run(&ebpf.RunOptions{}); err != nil {
 		return nil, fmt.Errorf("run introduce: %w", err)
 	}
-	if b.takeIn, err = link.AttachIter(link.IterOptions{Program: b.objs.TakeIn}); err != nil {
+	if b.takeIn, err = link.AttachIter(link.IterOptions{Program: b.objs.takeIn}); err != nil {
 		return nil, fmt.Errorf("attach take_in: %w", err)
 	}
 	if err := b.objs.attach(); err != nil {
@@ -216,7 +216,7 @@ func (b *ebpfBackend) mark(m *mark) error {
 			if err := b.lockOpen(); err != nil {
 				return err
 			}
-			ret, err := b.objs.Mark.Run(&ebpf.RunOptions{Context: &request})
+			ret, err := b.objs.mark.Run(&ebpf.RunOptions{Context: &request})
 			b.control.Unlock()
 			if err != nil {
 				return fmt.Errorf("run mark: %w", err)

@@ -21,11 +21,10 @@ import (
 // kernelObjects is what probe.bpf.c is in the kernel.
 type kernelObjects struct {
 	kernelState
-	ownPrograms
-	ring  *ringbuf.Reader // of the map Events
-	exits []exitProgram   // this and the next: a copy each
-	hooks []hookPrograms
-	links []link.Link
+	ring                    *ringbuf.Reader // of the map Events
+	introduce, mark, takeIn *ebpf.Program   // the sidecar runs them
+	hooks                   []*ebpf.Program // in the order to attach them in
+	links                   []link.Link
 }
 
 // kernelState is what all programs share.
@@ -35,50 +34,24 @@ type kernelState struct {
 	Bss *ebpf.Map `ebpf:".bss"` // behind the variables that are not constant
 }
 
-// ownPrograms are those that the sidecar runs.
-type ownPrograms struct {
-	Introduce *ebpf.Program `ebpf:"introduce"`
-	Mark      *ebpf.Program `ebpf:"mark"`
-	TakeIn    *ebpf.Program `ebpf:"take_in"`
-}
-
-// exitProgram takes as long to load as all others together.
-type exitProgram struct {
-	OnSysExit *ebpf.Program `ebpf:"on_sys_exit"`
-}
-
-// hookPrograms are the other programs on the kernel's hooks.
-type hookPrograms struct {
-	OnSysEnter *ebpf.Program `ebpf:"on_sys_enter"`
-	OnFork     *ebpf.Program `ebpf:"on_fork"`
-	OnExec     *ebpf.Program `ebpf:"on_exec"`
-	OnSetState *ebpf.Program `ebpf:"on_set_state"`
-	OnSignal   *ebpf.Program `ebpf:"on_signal"`
-}
+// hookNames are the programs on the kernel's hooks, in the order to attach them in:
+// with the exit first, no entry is seen whose exit is not.
+var hookNames = []string{probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal}
 
 const (
 	// copiesIfPreempted is how many programs there are on each hook where one can
 	// be preempted; see copies in probe.bpf.c.
 	copiesIfPreempted = 3
 
-	// verifierLines is how much of the verifier's log is shown: its end, with the reason.
-	verifierLines = 12
-
 	// preemptingVersion is Linux 7.0 (KERNEL_VERSION).
 	preemptingVersion = 7 << 16
 )
 
 // load makes the maps and loads the programs. A client waits for it, so what takes
-// long is done side by side: decoding the kernel's types and clearing and mapping the
-// pages of the ring, then the programs. Some 30 MB of garbage are left to the end.
+// long is done side by side: reading the kernel's types, and clearing and mapping the
+// pages of the ring; then the programs. Garbage is left to the end.
 func (o *kernelObjects) load(ringSize int) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	types := btf.NewCache()
-	decoded := make(chan struct{})
-	go func() {
-		defer close(decoded)
-		types.Kernel() // if it fails, it fails again for who needs it
-	}()
 	copies, err := hookCopies()
 	if err != nil {
 		return err
@@ -87,6 +60,25 @@ func (o *kernelObjects) load(ringSize int) error {
 	if err != nil {
 		return err
 	}
+	types, err := namedTypes(spec.Types)
+	if err != nil {
+		return err
+	}
+	var kernel *kernelBTF
+	var kernelErr error
+	var read sync.WaitGroup
+	read.Go(func() { kernel, kernelErr = readKernelBTF(types, hookTypes(spec)) })
+	if err := o.makeMaps(spec, ringSize, copies); err != nil {
+		return err
+	}
+	if read.Wait(); kernelErr != nil {
+		return kernelErr
+	}
+	return o.loadPrograms(spec, copies, kernel)
+}
+
+// makeMaps makes all maps and sets all constants but copy.
+func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int) (err error) {
 	for _, v := range []struct {
 		variable *ebpf.VariableSpec
 		value    any
@@ -102,41 +94,90 @@ func (o *kernelObjects) load(ringSize int) error {
 	}
 	spec.Maps[probeMapEvents].MaxEntries = uint32(ringSize)
 	spec.Maps[probeMapScratches].MaxEntries *= uint32(ebpf.MustPossibleCPU() * copies)
-	options := ebpf.CollectionOptions{Cache: types}
-	if err := spec.LoadAndAssign(&o.kernelState, &options); err != nil {
+	if err := spec.LoadAndAssign(&o.kernelState, nil); err != nil {
 		return fmt.Errorf("make maps: %w", err)
 	}
 	if o.ring, err = ringbuf.NewReader(o.Events); err != nil {
 		return fmt.Errorf("open ring buffer: %w", err)
 	}
-	options.MapReplacements = map[string]*ebpf.Map{
-		probeMapEvents:    o.Events,
-		probeMapTasks:     o.Tasks,
-		probeMapScratches: o.Scratches,
-		".bss":            o.Bss,
-	}
-	o.exits, o.hooks = make([]exitProgram, copies), make([]hookPrograms, copies)
-	var wg sync.WaitGroup
-	errs := make(chan error, 1+2*copies)
-	load := func(programs any, number int) {
-		spec := spec.Copy()
-		wg.Go(func() {
-			<-decoded
-			if err := spec.Variables[probeVarCopy].Set(uint32(number)); err != nil {
-				errs <- err
-			} else if err := spec.LoadAndAssign(programs, &options); err != nil {
-				errs <- fmt.Errorf("load programs: %w", err)
-			}
+	return nil
+}
+
+// loadPrograms loads the programs side by side, those on hooks in as many copies.
+func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kernel *kernelBTF) error {
+	var loads []func() error
+	load := func(into **ebpf.Program, name string, maps map[string]*ebpf.Map) {
+		loads = append(loads, func() (err error) {
+			*into, err = loadProgram(spec.Programs[name], maps, kernel)
+			return err
 		})
 	}
-	load(&o.ownPrograms, 0)
+	o.hooks = make([]*ebpf.Program, len(hookNames)*copies)
 	for i := range copies {
-		load(&o.exits[i], i)
-		load(&o.hooks[i], i)
+		if err := spec.Variables[probeVarCopy].Set(uint32(i)); err != nil {
+			return err
+		}
+		var constants struct {
+			Map *ebpf.Map `ebpf:".rodata"`
+		}
+		if err := spec.LoadAndAssign(&constants, nil); err != nil {
+			return fmt.Errorf("make map of constants: %w", err)
+		}
+		defer constants.Map.Close()
+		maps := map[string]*ebpf.Map{
+			probeMapEvents:    o.Events,
+			probeMapTasks:     o.Tasks,
+			probeMapScratches: o.Scratches,
+			".bss":            o.Bss,
+			".rodata":         constants.Map,
+		}
+		for h, name := range hookNames {
+			load(&o.hooks[h*copies+i], name, maps)
+		}
+		if i == 0 {
+			load(&o.introduce, probeProgIntroduce, maps)
+			load(&o.mark, probeProgMark, maps)
+			load(&o.takeIn, probeProgTakeIn, maps)
+		}
+	}
+	errs := make([]error, len(loads))
+	var wg sync.WaitGroup
+	for i, load := range loads {
+		wg.Go(func() { errs[i] = load() })
 	}
 	wg.Wait()
-	close(errs)
-	return <-errs // the first one; nil if there is none
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// namedTypes names the types that the programs know.
+func namedTypes(program *btf.Spec) (map[string]bool, error) {
+	names := map[string]bool{}
+	for t, err := range program.All() {
+		if err != nil {
+			return nil, err
+		}
+		// What follows three underscores tells one kernel's form of a type from another's.
+		if name, _, _ := strings.Cut(t.TypeName(), "___"); name != "" {
+			names[name] = true
+		}
+	}
+	return names, nil
+}
+
+// hookTypes names the types of the kernel's that stand for the programs' hooks.
+func hookTypes(spec *ebpf.CollectionSpec) map[string]bool {
+	names := map[string]bool{}
+	for _, p := range spec.Programs {
+		if name := hookType(p); name != "" {
+			names[name] = true
+		}
+	}
+	return names
 }
 
 // hookCopies returns how many copies of the programs it takes on this kernel.
@@ -151,22 +192,9 @@ func hookCopies() (int, error) {
 	return 1, nil
 }
 
-// hooked returns the programs on hooks in the order to attach them in: with the
-// exits first, no entry is seen whose exit is not.
-func (o *kernelObjects) hooked() []*ebpf.Program {
-	var programs []*ebpf.Program
-	for _, p := range o.exits {
-		programs = append(programs, p.OnSysExit)
-	}
-	for _, p := range o.hooks {
-		programs = append(programs, p.OnSysEnter, p.OnFork, p.OnExec, p.OnSetState, p.OnSignal)
-	}
-	return programs
-}
-
 // attach puts the programs on their hooks.
 func (o *kernelObjects) attach() error {
-	for _, p := range o.hooked() {
+	for _, p := range o.hooks {
 		l, err := link.AttachTracing(link.TracingOptions{Program: p})
 		if err != nil {
 			return fmt.Errorf("attach %v: %w", p, err)
@@ -181,7 +209,7 @@ func (o *kernelObjects) Close() (err error) {
 	for _, l := range o.links {
 		err = errors.Join(err, l.Close())
 	}
-	for _, p := range append(o.hooked(), o.Introduce, o.Mark, o.TakeIn) {
+	for _, p := range append(o.hooks, o.introduce, o.mark, o.takeIn) {
 		err = errors.Join(err, p.Close())
 	}
 	if o.ring != nil {
@@ -196,12 +224,9 @@ func explainEBPF(err error) error {
 	if lacking := lackingCapabilities(); lacking != "" {
 		return unavailable{fmt.Errorf("eBPF needs root, or CAP_BPF and CAP_PERFMON, and this process lacks %s; use sudo (%w)", lacking, err)}
 	}
-	var verifier *ebpf.VerifierError
 	switch {
-	case errors.As(err, &verifier) && len(verifier.Log) > 0:
-		// Nobody may be reading standard error, and a log can be longer than a pipe.
-		end := verifier.Log[max(0, len(verifier.Log)-verifierLines):]
-		return fmt.Errorf("the kernel refused the program; please report this with the kernel's version (%w):\n\t%s", verifier.Cause, strings.Join(end, "\n\t"))
+	case errors.As(err, new(*verifierError)):
+		return fmt.Errorf("the kernel refused a program; please report this with the kernel's version: %w", err)
 	case errors.Is(err, unix.EPERM):
 		return unavailable{fmt.Errorf("%w; something forbids eBPF here: a container's seccomp filter, or kernel lockdown", err)}
 	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported),
