@@ -60,24 +60,21 @@ func decodeKernelBTF(raw []byte, types, hooks map[string]bool) (*kernelBTF, erro
 	if err != nil {
 		return nil, err
 	}
-	// Half of all types are functions. Names are there once each, so that most can be
-	// told from those of the hooks by their place.
-	places := map[uint32]string{}
-	for name := range hooks {
-		if at := bytes.Index(in.strings, []byte("\x00"+name+"\x00")); at >= 0 {
-			places[uint32(at)+1] = name
-		}
-	}
 	k := &kernelBTF{hooks: map[string]btf.TypeID{}}
 	out := btfSubset{in: in, ids: map[uint32]uint32{0: 0}, names: map[uint32]uint32{0: 0}, strings: []byte{0}}
 	for id := uint32(1); id < uint32(len(in.at)); id++ {
-		switch kind, name := in.kind(id), in.word(id, 0); kind {
+		kind, place := in.kind(id), in.word(id, 0)
+		switch kind {
 		case btfTypedef, btfFunction:
-			if name, ok := places[name]; ok {
-				k.hooks[name] = btf.TypeID(id)
+			// Half of all types are functions: how a name starts is quicker to see than what it is.
+			if !bytes.HasPrefix(in.strings[min(int(place), len(in.strings)):], hookPrefix[kind]) {
+				continue
+			}
+			if name := in.string(place); hooks[string(name)] {
+				k.hooks[string(name)] = btf.TypeID(id)
 			}
 		case btfStruct, btfUnion, btfEnum, btfEnum64:
-			if types[string(in.string(name))] {
+			if types[string(in.string(place))] {
 				out.id(id)
 			}
 		}
@@ -114,6 +111,9 @@ const (
 	btfHeaderLen = 24
 	btfTypeLen   = 12 // three words: name; kind and number of members; size or type
 )
+
+// hookPrefix is how the names of those start that stand for hooks; see hookType.
+var hookPrefix = [btfKinds][]byte{btfTypedef: []byte("btf_trace_"), btfFunction: []byte("bpf_iter_")}
 
 // btfTails is how many bytes follow a type of each kind: in all, and for each member.
 var btfTails = [btfKinds]struct{ fixed, each int }{

@@ -48,8 +48,8 @@ const (
 )
 
 // load makes the maps and loads the programs. A client waits for it, so what takes
-// long is done side by side: reading the kernel's types, and clearing and mapping the
-// pages of the ring; then the programs. Garbage is left to the end.
+// long is done side by side: reading the kernel's types, and clearing the pages of the
+// ring; then mapping them, and the programs. Garbage is left to the end.
 func (o *kernelObjects) load(ringSize int) error {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	copies, err := hookCopies()
@@ -78,7 +78,7 @@ func (o *kernelObjects) load(ringSize int) error {
 }
 
 // makeMaps makes all maps and sets all constants but copy.
-func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int) (err error) {
+func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int) error {
 	for _, v := range []struct {
 		variable *ebpf.VariableSpec
 		value    any
@@ -97,15 +97,18 @@ func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int
 	if err := spec.LoadAndAssign(&o.kernelState, nil); err != nil {
 		return fmt.Errorf("make maps: %w", err)
 	}
-	if o.ring, err = ringbuf.NewReader(o.Events); err != nil {
-		return fmt.Errorf("open ring buffer: %w", err)
-	}
 	return nil
 }
 
-// loadPrograms loads the programs side by side, those on hooks in as many copies.
+// loadPrograms loads the programs side by side, those on hooks in as many copies, and
+// maps the ring.
 func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kernel *kernelBTF) error {
-	var loads []func() error
+	loads := []func() error{func() (err error) {
+		if o.ring, err = ringbuf.NewReader(o.Events); err != nil {
+			return fmt.Errorf("open ring buffer: %w", err)
+		}
+		return nil
+	}}
 	load := func(into **ebpf.Program, name string, maps map[string]*ebpf.Map) {
 		loads = append(loads, func() (err error) {
 			*into, err = loadProgram(spec.Programs[name], maps, kernel)
