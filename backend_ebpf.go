@@ -41,6 +41,7 @@ type ebpfBackend struct {
 
 	sample ringbuf.Record
 	event  kernelEvent
+	held   heldRequests
 	clock  wallClock
 
 	reportedTotal uint64
@@ -235,25 +236,34 @@ func (b *ebpfBackend) mark(m *mark) error {
 }
 
 func (b *ebpfBackend) next(r *record) error {
-	if b.caught {
-		b.gather()
-	}
-	if err := b.objs.ring.ReadInto(&b.sample); errors.Is(err, os.ErrClosed) {
-		return io.EOF
-	} else if err != nil {
-		return fmt.Errorf("read ring buffer: %w", err)
+	raw := b.held.next()
+	if raw == nil {
+		if b.caught {
+			b.gather()
+		}
+		if err := b.objs.ring.ReadInto(&b.sample); errors.Is(err, os.ErrClosed) {
+			return io.EOF
+		} else if err != nil {
+			return fmt.Errorf("read ring buffer: %w", err)
+		}
+		raw = b.sample.RawSample
+		b.caught = b.sample.Remaining == 0
+		if isMark(raw) && len(b.held.records) > 0 {
+			// Nothing that was submitted before a mark is told after it.
+			b.held.giveOut(raw)
+			raw = b.held.next()
+		}
 	}
 	e := &b.event
-	if err := e.decode(b.sample.RawSample); err != nil {
+	if err := b.decode(raw); err != nil {
 		return fmt.Errorf("the kernel side and this program do not fit: %w", err)
 	}
 	*r = record{
 		tsNS:   b.clock.at(e.header.TsNs),
 		window: e.header.Window,
 		origin: e.header.Origin,
-		more:   b.sample.Remaining > 0,
+		more:   !b.caught || len(b.held.out) > 0,
 	}
-	b.caught = !r.more
 	if e.kind() != probeKindKIND_MARK {
 		r.event = e
 	}
@@ -273,6 +283,28 @@ func (b *ebpfBackend) next(r *record) error {
 	if b.waiting {
 		b.waiting = false
 		wake(b.drained)
+	}
+	return nil
+}
+
+// decode takes a record apart that is to be given out now. What is held, and what
+// came of something that is not, is left without anything to say.
+func (b *ebpfBackend) decode(raw []byte) error {
+	e := &b.event
+	if err := e.decode(raw); err != nil {
+		return err
+	}
+	if fresh := len(b.sample.RawSample) > 0 && &raw[0] == &b.sample.RawSample[0]; fresh && e.held() {
+		b.held.hold(uint64(e.header.Ret), raw)
+		e.header.Kind = uint16(probeKindKIND_URING_DONE)
+	} else if e.kind() == probeKindKIND_URING_DONE {
+		if submitted := b.held.take(e.header.Value[0]); submitted != nil {
+			done := *e
+			if err := e.decode(submitted); err != nil {
+				return err
+			}
+			e.finish(&done)
+		}
 	}
 	return nil
 }

@@ -37,6 +37,20 @@ static __always_inline void event_begin(struct scratch *s, struct task *t, u32 k
 	bpf_get_current_comm(e->comm, sizeof(e->comm));
 }
 
+/*
+ * Makes of the record of a process's leader one of a thread of the kernel's that
+ * works for it, which is in no system call.
+ */
+static __always_inline void event_of_worker(struct scratch *s)
+{
+	struct task_struct *leader = BPF_CORE_READ(bpf_get_current_task_btf(), group_leader);
+	struct event *e = &s->event;
+
+	e->ts_ns = bpf_ktime_get_boot_ns();
+	e->window = READ_ONCE(current_window);
+	bpf_core_read(e->comm, sizeof(e->comm), &leader->comm);
+}
+
 static __always_inline void event_end(struct scratch *s, u32 len)
 {
 	u64 size;

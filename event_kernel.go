@@ -27,6 +27,7 @@ type section struct {
 type kernelEvent struct {
 	header   probeEvent
 	scopeUID uint32 // events by other users say so
+	finished bool   // what came of it has been added; see finish
 	sections [probeTagTAG_ADDR + 1]section
 
 	path, other []byte   // buffers for paths
@@ -48,7 +49,7 @@ func (e *kernelEvent) decode(raw []byte) error {
 		return fmt.Errorf("record of %d bytes is shorter than its header", len(raw))
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&e.header)), headerLen), raw)
-	e.sections = [len(e.sections)]section{}
+	e.sections, e.finished = [len(e.sections)]section{}, false
 	tail := raw[headerLen:]
 	if n := int(e.header.Len); n <= len(tail) {
 		tail = tail[:n] // the ring rounds sizes up
@@ -141,6 +142,8 @@ func (e *kernelEvent) typ() string {
 		return "unix_connect"
 	case probeKindKIND_ACCEPT:
 		return "accept"
+	case probeKindKIND_URING_DONE:
+		return "" // of no interest by itself
 	}
 	return "unknown_" + strconv.Itoa(int(e.header.Kind))
 }
@@ -177,7 +180,7 @@ func (e *kernelEvent) append(l *line) {
 	case probeKindKIND_OPEN:
 		e.appendPath(l)
 		l.str("flags", openFlags(h.Value[0]&math.MaxUint32)) // an int, whatever the register holds
-		if h.Ret >= 0 {
+		if e.sections[probeTagTAG_PATH].set && h.Ret >= 0 {
 			// The kernel has 20 bits for the minor number (linux/kdev_t.h).
 			l.str("dev", strconv.FormatUint(h.Value[1]>>20, 10)+":"+strconv.FormatUint(h.Value[1]&0xfffff, 10))
 			l.int("ino", int64(h.Value[2]))
@@ -213,7 +216,12 @@ func (e *kernelEvent) append(l *line) {
 	default:
 		e.appendBeyond(l)
 	}
-	if h.Ret < 0 && h.Ret > -4096 {
+	if h.Call&probeCallUring != 0 {
+		l.bool("io_uring", true)
+	}
+	if e.held() {
+		l.bool("pending", true)
+	} else if h.Ret < 0 && h.Ret > -4096 {
 		l.str("errno", errnoName(h.Ret))
 	}
 	e.appendTruncated(l)

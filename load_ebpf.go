@@ -36,7 +36,7 @@ type kernelState struct {
 
 // hookNames are the programs on the kernel's hooks, in the order to attach them in:
 // with the exit first, no entry is seen whose exit is not.
-var hookNames = []string{probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal}
+var hookNames = []string{probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal, probeProgOnUringComplete, probeProgOnUringSubmit}
 
 const (
 	// copiesIfPreempted is how many programs there are on each hook where one can
@@ -84,6 +84,7 @@ func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int
 		value    any
 	}{
 		{spec.Variables[probeVarShapes], syscallShapes()},
+		{spec.Variables[probeVarUringOps], uringShapes()},
 		{spec.Variables[probeVarCopies], uint32(copies)},
 		{spec.Variables[probeVarRingSize], uint64(ringSize)},
 		{spec.Variables[probeVarRingHeadroom], uint64(ringHeadroom)},
@@ -197,14 +198,35 @@ func hookCopies() (int, error) {
 
 // attach puts the programs on their hooks.
 func (o *kernelObjects) attach() error {
-	for _, p := range o.hooks {
-		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+	for i, p := range o.hooks {
+		name := hookNames[i/(len(o.hooks)/len(hookNames))]
+		l, err := attachHook(p, tracepoints[name])
 		if err != nil {
-			return fmt.Errorf("attach %v: %w", p, err)
+			return fmt.Errorf("attach %s: %w", name, err)
 		}
 		o.links = append(o.links, l)
 	}
 	return nil
+}
+
+// tracepoints has the names of those that programs of that type go to, newest first.
+// Programs of the other type have theirs from the kernel's types.
+var tracepoints = map[string][]string{
+	probeProgOnUringSubmit:   {"io_uring_submit_req", "io_uring_submit_sqe"},
+	probeProgOnUringComplete: {"io_uring_complete"},
+}
+
+func attachHook(p *ebpf.Program, names []string) (l link.Link, err error) {
+	if len(names) == 0 {
+		return link.AttachTracing(link.TracingOptions{Program: p})
+	}
+	for _, name := range names {
+		l, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: p})
+		if !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
+	return l, err
 }
 
 // Close detaches and frees everything.

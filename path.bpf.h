@@ -157,6 +157,18 @@ __noinline u32 put_string(struct scratch *s, u32 off, u64 address, u32 tag)
 	return section_end(s, off, n - 1, tag, n > PATH_LEN ? SECTION_CUT : 0);
 }
 
+/* Appends a string of the kernel's. */
+__noinline u32 put_kernel_string(struct scratch *s, u32 off, u64 address, u32 tag)
+{
+	long n;
+
+	if (!s)
+		return off;
+	n = bpf_probe_read_kernel_str(tail_at(s, off + sizeof(struct section)), PATH_LEN,
+				      (void *)address);
+	return section_end(s, off, n > 0 ? n - 1 : 0, tag, n > 0 ? 0 : SECTION_UNREADABLE);
+}
+
 /*
  * Appends the directory that a name with that first character starts from: for an
  * absolute one the process's own root, which is not the namespace's in a chroot.
@@ -182,6 +194,18 @@ __noinline u32 put_name(struct scratch *s, u32 off, s32 dirfd, u64 address, u32 
 	if (!s)
 		return off;
 	next = put_string(s, off, address, tag);
+	return put_start(s, next, *tail_at(s, off + sizeof(struct section)), dirfd, tag + 1);
+}
+
+/* Appends a name that the kernel has taken over from the caller, and where it starts. */
+__noinline u32 put_filename(struct scratch *s, u32 off, s32 dirfd, u64 filename, u32 tag)
+{
+	u32 next;
+
+	if (!s)
+		return off;
+	next =
+	    put_kernel_string(s, off, (u64)BPF_CORE_READ((struct filename *)filename, name), tag);
 	return put_start(s, next, *tail_at(s, off + sizeof(struct section)), dirfd, tag + 1);
 }
 

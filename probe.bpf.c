@@ -16,7 +16,7 @@
 #include <bpf/bpf_tracing.h>
 #include "state.bpf.h"
 #include "path.bpf.h"
-#include "socket.bpf.h"
+#include "uring.bpf.h"
 
 #define O_WRONLY 01
 #define O_CREAT 0100
@@ -149,6 +149,8 @@ __noinline int emit_call(struct scratch *s, struct task *t, long ret)
 		/* on_exec would have ended this call, and on_fork have left word. */
 		if (t->call.kind == KIND_EXEC_FAILED || (t->call.kind == KIND_SPAWN && !t->forked))
 			count_loss(t->window, LOSS_SKIPPED);
+		return 0;
+	case HOW_STAMP:
 		return 0;
 	case HOW_FD:
 		off = put_file(s, off, file_at(arg(t, t->call.dir)), TAG_PATH);
@@ -353,6 +355,8 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	t = current_in_scope();
 	if (!t || (copy && (t->dialed || !t->call.kind)))
 		return 0; /* not in scope, or an earlier copy has it */
+	if (t->call.kind == KIND_URING_ENTER)
+		return 0; /* on_uring_submit has it */
 	s = scratch_of(HOOK_STATE);
 	if (!s)
 		return 0;
@@ -366,6 +370,70 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	off = put_sock_addr(s, 0, address, true);
 	event_end(s, off);
 	t->dialed = true;
+	return 0;
+}
+
+/* ---- programs: io_uring ---- */
+
+/*
+ * The request is the first argument since Linux 6.0, the second before (48863ffd3e81).
+ * The tracepoint was io_uring_submit_sqe before 6.4.
+ */
+SEC("raw_tp/io_uring_submit_req")
+int BPF_PROG(on_uring_submit, u64 first, u64 second)
+{
+	u64 req = bpf_core_field_exists(struct io_kiocb, cmd) ? first : second;
+	u8 op = BPF_CORE_READ((struct io_kiocb *)req, opcode);
+	struct scratch *s;
+	struct task *t;
+	bool worker;
+
+	if (op >= URING_OPS || !uring_ops[op].kind)
+		return 0;
+	t = owner_in_scope(&worker);
+	if (!t)
+		return 0;
+	if (copy && t->submitted == req) {
+		if (copy == copies - 1)
+			t->submitted = 0;
+		return 0; /* an earlier copy has it */
+	}
+	t->submitted = copy == copies - 1 ? 0 : req;
+	s = scratch_of(HOOK_URING);
+	if (!s)
+		return 0;
+	event_begin(s, t, uring_ops[op].kind);
+	s->event.call = CALL_URING | op;
+	if (worker)
+		event_of_worker(s);
+	s->event.flags = EVENT_HELD;
+	s->event.ret = req;
+	emit_request(s, req, uring_ops[op].how);
+	return 0;
+}
+
+/* Before 5.19, where the request is not among the arguments, no result is known. */
+SEC("raw_tp/io_uring_complete")
+int BPF_PROG(on_uring_complete, u64 ctx_, u64 req)
+{
+	struct scratch *s;
+	struct task *t;
+	bool worker;
+	u8 op;
+
+	if (!req || !bpf_core_field_exists(struct io_kiocb, cqe))
+		return 0;
+	op = BPF_CORE_READ((struct io_kiocb *)req, opcode);
+	if (op >= URING_OPS || !uring_ops[op].kind)
+		return 0;
+	t = owner_in_scope(&worker);
+	if (!t)
+		return 0;
+	s = scratch_of(HOOK_URING);
+	if (!s)
+		return 0;
+	event_begin(s, t, KIND_URING_DONE);
+	emit_done(s, req, uring_ops[op].kind);
 	return 0;
 }
 
@@ -463,7 +531,7 @@ int take_in(struct bpf_iter__task *ctx)
 	struct task *t;
 	u32 pid;
 
-	if (!task || (task->flags & PF_KTHREAD) || task->tgid == self_tgid)
+	if (!task || (task->flags & (PF_KTHREAD | PF_IO_WORKER)) || task->tgid == self_tgid)
 		return 0;
 	if (!wanted_generation) {
 		t = bpf_task_storage_get(&tasks, task, 0, 0);

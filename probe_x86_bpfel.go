@@ -43,6 +43,7 @@ type probeEventFlag uint32
 const (
 	probeEventFlagEVENT_SCRIPT   probeEventFlag = 1
 	probeEventFlagEVENT_FILELESS probeEventFlag = 2
+	probeEventFlagEVENT_HELD     probeEventFlag = 4
 )
 
 type probeHow uint32
@@ -63,6 +64,7 @@ const (
 	probeHowHOW_PIDFD      probeHow = 12
 	probeHowHOW_ACCEPT     probeHow = 15
 	probeHowHOW_SOCKETCALL probeHow = 14
+	probeHowHOW_STAMP      probeHow = 16
 	probeHowHOW_CREAT      probeHow = 13
 )
 
@@ -99,6 +101,8 @@ const (
 	probeKindKIND_BPF          probeKind = 28
 	probeKindKIND_UNIX_CONNECT probeKind = 29
 	probeKindKIND_ACCEPT       probeKind = 30
+	probeKindKIND_URING_ENTER  probeKind = 31
+	probeKindKIND_URING_DONE   probeKind = 32
 )
 
 type probeLoss uint32
@@ -201,6 +205,7 @@ type probeTask struct {
 	Mm        uint64
 	Signalled uint64
 	Bprm      uint64
+	Submitted uint64
 }
 
 // Names of all BPF objects in the ELF.
@@ -218,6 +223,8 @@ const (
 	probeProgOnSignal         = "on_signal"
 	probeProgOnSysEnter       = "on_sys_enter"
 	probeProgOnSysExit        = "on_sys_exit"
+	probeProgOnUringComplete  = "on_uring_complete"
+	probeProgOnUringSubmit    = "on_uring_submit"
 	probeProgTakeIn           = "take_in"
 	probeVarArgType           = "arg_type"
 	probeVarCopies            = "copies"
@@ -246,6 +253,7 @@ const (
 	probeVarTakenProcesses    = "taken_processes"
 	probeVarTakenTasks        = "taken_tasks"
 	probeVarTakenUid          = "taken_uid"
+	probeVarUringOps          = "uring_ops"
 	probeVarWantedGeneration  = "wanted_generation"
 	probeVarWantedPid         = "wanted_pid"
 )
@@ -292,15 +300,17 @@ type probeSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type probeProgramSpecs struct {
-	Introduce  *ebpf.ProgramSpec `ebpf:"introduce"`
-	Mark       *ebpf.ProgramSpec `ebpf:"mark"`
-	OnExec     *ebpf.ProgramSpec `ebpf:"on_exec"`
-	OnFork     *ebpf.ProgramSpec `ebpf:"on_fork"`
-	OnSetState *ebpf.ProgramSpec `ebpf:"on_set_state"`
-	OnSignal   *ebpf.ProgramSpec `ebpf:"on_signal"`
-	OnSysEnter *ebpf.ProgramSpec `ebpf:"on_sys_enter"`
-	OnSysExit  *ebpf.ProgramSpec `ebpf:"on_sys_exit"`
-	TakeIn     *ebpf.ProgramSpec `ebpf:"take_in"`
+	Introduce       *ebpf.ProgramSpec `ebpf:"introduce"`
+	Mark            *ebpf.ProgramSpec `ebpf:"mark"`
+	OnExec          *ebpf.ProgramSpec `ebpf:"on_exec"`
+	OnFork          *ebpf.ProgramSpec `ebpf:"on_fork"`
+	OnSetState      *ebpf.ProgramSpec `ebpf:"on_set_state"`
+	OnSignal        *ebpf.ProgramSpec `ebpf:"on_signal"`
+	OnSysEnter      *ebpf.ProgramSpec `ebpf:"on_sys_enter"`
+	OnSysExit       *ebpf.ProgramSpec `ebpf:"on_sys_exit"`
+	OnUringComplete *ebpf.ProgramSpec `ebpf:"on_uring_complete"`
+	OnUringSubmit   *ebpf.ProgramSpec `ebpf:"on_uring_submit"`
+	TakeIn          *ebpf.ProgramSpec `ebpf:"take_in"`
 }
 
 // probeMapSpecs contains maps before they are loaded into the kernel.
@@ -343,6 +353,7 @@ type probeVariableSpecs struct {
 	TakenProcesses    *ebpf.VariableSpec `ebpf:"taken_processes"`
 	TakenTasks        *ebpf.VariableSpec `ebpf:"taken_tasks"`
 	TakenUid          *ebpf.VariableSpec `ebpf:"taken_uid"`
+	UringOps          *ebpf.VariableSpec `ebpf:"uring_ops"`
 	WantedGeneration  *ebpf.VariableSpec `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.VariableSpec `ebpf:"wanted_pid"`
 }
@@ -411,6 +422,7 @@ type probeVariables struct {
 	TakenProcesses    *ebpf.Variable `ebpf:"taken_processes"`
 	TakenTasks        *ebpf.Variable `ebpf:"taken_tasks"`
 	TakenUid          *ebpf.Variable `ebpf:"taken_uid"`
+	UringOps          *ebpf.Variable `ebpf:"uring_ops"`
 	WantedGeneration  *ebpf.Variable `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.Variable `ebpf:"wanted_pid"`
 }
@@ -419,15 +431,17 @@ type probeVariables struct {
 //
 // It can be passed to loadProbeObjects or ebpf.CollectionSpec.LoadAndAssign.
 type probePrograms struct {
-	Introduce  *ebpf.Program `ebpf:"introduce"`
-	Mark       *ebpf.Program `ebpf:"mark"`
-	OnExec     *ebpf.Program `ebpf:"on_exec"`
-	OnFork     *ebpf.Program `ebpf:"on_fork"`
-	OnSetState *ebpf.Program `ebpf:"on_set_state"`
-	OnSignal   *ebpf.Program `ebpf:"on_signal"`
-	OnSysEnter *ebpf.Program `ebpf:"on_sys_enter"`
-	OnSysExit  *ebpf.Program `ebpf:"on_sys_exit"`
-	TakeIn     *ebpf.Program `ebpf:"take_in"`
+	Introduce       *ebpf.Program `ebpf:"introduce"`
+	Mark            *ebpf.Program `ebpf:"mark"`
+	OnExec          *ebpf.Program `ebpf:"on_exec"`
+	OnFork          *ebpf.Program `ebpf:"on_fork"`
+	OnSetState      *ebpf.Program `ebpf:"on_set_state"`
+	OnSignal        *ebpf.Program `ebpf:"on_signal"`
+	OnSysEnter      *ebpf.Program `ebpf:"on_sys_enter"`
+	OnSysExit       *ebpf.Program `ebpf:"on_sys_exit"`
+	OnUringComplete *ebpf.Program `ebpf:"on_uring_complete"`
+	OnUringSubmit   *ebpf.Program `ebpf:"on_uring_submit"`
+	TakeIn          *ebpf.Program `ebpf:"take_in"`
 }
 
 func (p *probePrograms) Close() error {
@@ -440,6 +454,8 @@ func (p *probePrograms) Close() error {
 		p.OnSignal,
 		p.OnSysEnter,
 		p.OnSysExit,
+		p.OnUringComplete,
+		p.OnUringSubmit,
 		p.TakeIn,
 	)
 }

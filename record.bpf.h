@@ -17,6 +17,7 @@
 #define PATH_STEPS 4096	  /* directories and mounts from a file to the root */
 #define PATH_STEPS_OLD 64 /* where there is no bpf_loop */
 #define TAIL_LEN 32768	  /* a power of two: offsets are masked with it */
+#define URING_OPS 64	  /* io_uring has fewer operations */
 #define LOSS_SLOTS 2048
 #define SENDMMSG_MAX 1024   /* UIO_MAXIOV: sendmmsg(2) sends no more at once */
 #define SENDMMSG_MAX_OLD 64 /* where there is no bpf_loop */
@@ -53,6 +54,8 @@ enum kind {
 	KIND_BPF = 28,
 	KIND_UNIX_CONNECT = 29,
 	KIND_ACCEPT = 30,
+	KIND_URING_ENTER = 31, /* no event: stamps what is submitted in it */
+	KIND_URING_DONE = 32,  /* what came of the request whose record was held */
 };
 
 /* How on_sys_exit gathers what a system call leaves behind. */
@@ -72,6 +75,7 @@ enum how {
 	HOW_PIDFD = 12,	     /* the process behind a descriptor */
 	HOW_ACCEPT = 15,     /* who is behind the new socket */
 	HOW_SOCKETCALL = 14, /* whatever the first argument says, with arguments in memory */
+	HOW_STAMP = 16,	     /* not at all: for what is done in it by other means */
 	HOW_CREAT = 13,	     /* HOW_OPEN, with the flags that creat(2) stands for */
 };
 
@@ -114,6 +118,7 @@ enum section_flag {
 enum event_flag {
 	EVENT_SCRIPT = 1,   /* the kernel ran an interpreter for the program */
 	EVENT_FILELESS = 2, /* the program's file has no name in any directory */
+	EVENT_HELD = 4,	    /* ret is the request's token until a KIND_URING_DONE has the result */
 };
 
 struct section {
@@ -123,6 +128,7 @@ struct section {
 };
 
 #define CALL_32 0x8000
+#define CALL_URING 0x4000
 #define MNT_NS_ANON 0xEFFFFFF7 /* the kernel's number for those that are none, since 6.18 */
 #define MNT_NS_NONE 1	       /* a mount that is in no namespace, as open_tree(2) makes it */
 
@@ -139,8 +145,9 @@ struct event {
 	u32 mnt_ns; /* of a path that is not in the sidecar's: its number, or MNT_NS_NONE */
 	u16 kind;   /* enum kind */
 	u16 flags;  /* enum event_flag; of an opened file, its mode with the type */
-	u16 call;   /* number of the system call; with CALL_32 for one of the 32-bit ABI */
-	u16 len;    /* of the tail */
+	u16 call; /* number of the system call, or with CALL_URING of the operation; with CALL_32 of
+		     that ABI */
+	u16 len;  /* of the tail */
 	u8 comm[COMM_LEN];
 };
 _Static_assert(sizeof(struct event) == 96, "hole in struct event");

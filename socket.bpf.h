@@ -20,10 +20,9 @@
 #define TCP_CLOSE 7
 #define SOCKFS_MAGIC 0x534F434B
 
-/* The socket behind a descriptor, or NULL if there is none. */
-static __always_inline struct sock *sock_of(s32 fd)
+/* The socket behind a file, or NULL if there is none. */
+static __always_inline struct sock *sock_in(struct file *file)
 {
-	struct file *file = file_of(fd);
 	struct socket *socket;
 
 	/* Every socket's inode lives in sockfs, and nothing else does. */
@@ -31,6 +30,11 @@ static __always_inline struct sock *sock_of(s32 fd)
 		return NULL;
 	socket = BPF_CORE_READ(file, private_data);
 	return BPF_CORE_READ(socket, sk);
+}
+
+static __always_inline struct sock *sock_of(s32 fd)
+{
+	return sock_in(file_of(fd));
 }
 
 static __always_inline bool is_inet(struct sock *sk)
@@ -103,29 +107,29 @@ __noinline u32 put_user_addr(struct scratch *s, u32 off, u64 address, u32 len)
 	return section_end(s, off, len, TAG_ADDR, flags);
 }
 
+/* The protocol, type and family of a socket, 16 bits each. */
+static __always_inline u64 protocol_of(struct sock *sk)
+{
+	return BPF_CORE_READ(sk, sk_protocol) | (u64)BPF_CORE_READ(sk, sk_type) << 16 |
+	       (u64)BPF_CORE_READ(sk, __sk_common.skc_family) << 32;
+}
+
 static __always_inline void put_protocol(struct scratch *s, struct sock *sk)
 {
 	if (sk)
-		s->event.value[0] = BPF_CORE_READ(sk, sk_protocol) |
-				    (u64)BPF_CORE_READ(sk, sk_type) << 16 |
-				    (u64)BPF_CORE_READ(sk, __sk_common.skc_family) << 32;
+		s->event.value[0] = protocol_of(sk);
 }
 
 /*
- * Appends, as the first section, where a connection or message goes, and returns the
- * end of it; or zero for nowhere in particular. The protocol of the socket must be there already.
+ * Makes of an address, which is the first section and ends at off, where a connection
+ * or message goes, and returns the end of it; or zero for nowhere in particular. The
+ * protocol of the socket must be there already.
  */
-__noinline u32 put_destination(struct scratch *s, u64 address, u32 len)
+static __always_inline u32 settle_destination(struct scratch *s, u32 off, u32 len)
 {
-	u16 *family, own, type;
-	u32 off;
+	u16 *family = (u16 *)tail_at(s, sizeof(struct section)), own = s->event.value[0] >> 32;
+	u16 type = s->event.value[0] >> 16;
 
-	if (!s)
-		return 0;
-	off = put_user_addr(s, 0, address, len);
-	family = (u16 *)tail_at(s, sizeof(struct section));
-	own = s->event.value[0] >> 32;
-	type = s->event.value[0] >> 16;
 	/*
 	 * IPv4, and raw IPv6, take an address without a family for one of their own
 	 * (udp_sendmsg, raw_sendmsg, rawv6_sendmsg); UDP over IPv6 for the peer.
@@ -140,6 +144,30 @@ __noinline u32 put_destination(struct scratch *s, u64 address, u32 len)
 		*family = own;
 	}
 	return off;
+}
+
+/* Appends where a connection or message goes that the caller has an address of. */
+__noinline u32 put_destination(struct scratch *s, u64 address, u32 len)
+{
+	if (!s)
+		return 0;
+	return settle_destination(s, put_user_addr(s, 0, address, len), len);
+}
+
+/* The same where the kernel has taken over the address. */
+__noinline u32 put_kernel_destination(struct scratch *s, u64 address, u32 len)
+{
+	u8 flags = 0;
+
+	if (!s)
+		return 0;
+	if (len > 128)
+		len = 128; /* struct sockaddr_storage */
+	if (bpf_probe_read_kernel(tail_at(s, sizeof(struct section)), len, (void *)address)) {
+		flags = SECTION_UNREADABLE;
+		len = 0;
+	}
+	return settle_destination(s, section_end(s, 0, len, TAG_ADDR, flags), len);
 }
 
 static __always_inline bool is_tcp(struct sock *sk)

@@ -9,6 +9,7 @@
 #include "record.bpf.h"
 
 #define AT_FDCWD (-100)
+#define PF_IO_WORKER 0x00000010
 
 /*
  * A record under construction. The tail is longer than TAIL_LEN by the longest
@@ -40,6 +41,7 @@ struct task {
 	u64 mm;	       /* at entry: an exec that fails late comes out with another one */
 	u64 signalled; /* the task to which a signal of this system call is already reported */
 	u64 bprm;      /* of the exec in this system call that is already reported */
+	u64 submitted; /* the io_uring request that an earlier copy has reported */
 };
 
 /*
@@ -53,7 +55,8 @@ const volatile u32 copy; /* from 0 */
 
 /* Set before load, too. */
 const volatile struct shape shapes[ABIS][SYSCALLS];
-const volatile u64 ring_size;	  /* bytes in the ring */
+const volatile struct shape uring_ops[URING_OPS]; /* by operation of io_uring */
+const volatile u64 ring_size;			  /* bytes in the ring */
 const volatile u64 ring_headroom; /* of them, kept free of events so that a mark always fits */
 
 /* The window and scope generation in force; changed by mark alone. */
@@ -101,7 +104,7 @@ struct {
 } tasks SEC(".maps");
 
 /* One for each copy, CPU and hook: programs can interrupt each other, though not themselves. */
-enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_FORK, HOOK_STATE, HOOK_SIGNAL, HOOKS };
+enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_FORK, HOOK_STATE, HOOK_SIGNAL, HOOK_URING, HOOKS };
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, HOOKS); /* times the numbers of CPUs and copies */
@@ -155,6 +158,23 @@ static __always_inline struct task *current_in_scope(void)
 {
 	struct task *t = bpf_task_storage_get(&tasks, bpf_get_current_task_btf(), 0, 0);
 
+	return in_scope(t) ? t : NULL;
+}
+
+/*
+ * The current task if it is in scope, or for a thread of the kernel's that works for
+ * io_uring (PF_IO_WORKER), the leader of the process that it is part of. It is made
+ * without the hook on forks.
+ */
+static __always_inline struct task *owner_in_scope(bool *worker)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct task *t;
+
+	*worker = task->flags & PF_IO_WORKER;
+	if (*worker)
+		task = task->group_leader;
+	t = bpf_task_storage_get(&tasks, task, 0, 0);
 	return in_scope(t) ? t : NULL;
 }
 

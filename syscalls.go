@@ -96,14 +96,16 @@ var syscallMeanings = map[string]probeShape{
 	"rt_tgsigqueueinfo": how(values(probeKindKIND_SIGNAL, 0, 2), probeHowHOW_ELSEWHERE),
 	"pidfd_send_signal": how(values(probeKindKIND_SIGNAL, none, 1), probeHowHOW_ELSEWHERE),
 
-	"connect":    how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
-	"bind":       how(values(probeKindKIND_BIND, none, none), probeHowHOW_BIND),
-	"listen":     how(values(probeKindKIND_LISTEN, none, none), probeHowHOW_LISTEN),
-	"accept":     how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
-	"accept4":    how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
-	"sendto":     how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
-	"sendmsg":    how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
-	"sendmmsg":   how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG),
+	"connect":        how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
+	"bind":           how(values(probeKindKIND_BIND, none, none), probeHowHOW_BIND),
+	"listen":         how(values(probeKindKIND_LISTEN, none, none), probeHowHOW_LISTEN),
+	"accept":         how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
+	"accept4":        how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
+	"sendto":         how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
+	"sendmsg":        how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
+	"sendmmsg":       how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG),
+	"io_uring_enter": how(values(probeKindKIND_URING_ENTER, none, none), probeHowHOW_STAMP),
+
 	"socketcall": how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SOCKETCALL),
 }
 
@@ -112,6 +114,26 @@ var syscallMeanings = map[string]probeShape{
 // call has its number.
 var socketcalls = map[int]string{
 	2: "bind", 3: "connect", 4: "listen", 5: "accept", 11: "sendto", 16: "sendmsg", 18: "accept4", 20: "sendmmsg",
+}
+
+// uringOperations are the operations of io_uring that are watched
+// (include/uapi/linux/io_uring.h), with the meaning of a system call; what is where in
+// a request, the kernel side knows.
+var uringOperations = map[int]probeShape{
+	9:  how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
+	16: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
+	18: values(probeKindKIND_OPEN, none, none),
+	26: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
+	28: values(probeKindKIND_OPEN, none, none), // openat2
+	35: values(probeKindKIND_RENAME, none, none),
+	36: values(probeKindKIND_DELETE, none, none),
+	37: values(probeKindKIND_MKDIR, none, none),
+	38: values(probeKindKIND_SYMLINK, none, none),
+	39: values(probeKindKIND_LINK, none, none),
+	47: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),  // without copying
+	48: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG), // the same
+	56: values(probeKindKIND_BIND, none, none),
+	57: values(probeKindKIND_LISTEN, none, none),
 }
 
 const socketcallBase = 480 // SOCKETCALL_BASE in record.bpf.h
@@ -188,6 +210,14 @@ func syscallShapes() [2][512]probeShape {
 	return table
 }
 
+// uringShapes is the table that the kernel side looks operations of io_uring up in.
+func uringShapes() (table [64]probeShape) {
+	for op, shape := range uringOperations {
+		table[op] = shape
+	}
+	return table
+}
+
 // syscallName names the system call of a record.
 func syscallName(call uint16) string {
 	numbers := nativeNumbers
@@ -202,5 +232,8 @@ func syscallName(call uint16) string {
 	return ""
 }
 
-// probeCall32 is CALL_32 in record.bpf.h.
-const probeCall32 = 0x8000
+// CALL_32 and CALL_URING in record.bpf.h.
+const (
+	probeCall32    = 0x8000
+	probeCallUring = 0x4000
+)

@@ -194,6 +194,91 @@ struct task_struct {
 	const struct cred *cred;
 };
 
+struct filename {
+	const char *name;
+};
+
+struct open_how {
+	u64 flags;
+	u64 mode;
+};
+
+/* io_uring: a request, and what it starts with by operation (the file first). */
+struct io_cqe {
+	s32 res;
+	int fd; /* until the file is looked up */
+};
+
+struct io_cmd_data {
+	struct file *file;
+};
+
+struct io_kiocb {
+	struct file *file;
+	struct io_cmd_data cmd; /* since 6.0 */
+	u8 opcode;
+	unsigned int flags;
+	struct io_cqe cqe; /* since 5.19 */
+	void *async_data;
+};
+
+struct io_open {
+	int dfd;
+	u32 file_slot;
+	struct filename *filename;
+	struct open_how how;
+};
+
+struct io_unlink {
+	int dfd;
+	struct filename *filename;
+};
+
+struct io_rename {
+	int old_dfd;
+	int new_dfd;
+	struct filename *oldpath;
+	struct filename *newpath;
+};
+
+struct io_mkdir {
+	int dfd;
+	struct filename *filename;
+};
+
+struct io_link {
+	int old_dfd;
+	int new_dfd;
+	struct filename *oldpath;
+	struct filename *newpath;
+};
+
+struct io_connect {
+	void *addr;
+	int addr_len;
+};
+
+struct io_sr_msg {
+	void *umsg;
+	unsigned int msg_flags;
+	struct io_kiocb *notif; /* since 6.0 */
+	void *addr;		/* 6.0 to 6.9 */
+	int addr_len;
+};
+
+struct msghdr {
+	void *msg_name;
+	int msg_namelen;
+};
+
+struct io_async_msghdr {
+	struct msghdr msg;
+};
+
+struct io_listen {
+	int backlog;
+};
+
 struct linux_binprm {
 	struct file *file;
 	int argc;

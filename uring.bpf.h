@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * io_uring: system calls that no system call makes. A request is seen when it is
+ * submitted, with the names that the kernel has taken over by then, and again when
+ * it is done; Go joins the two (uring_ebpf.go), since names are gone by then.
+ */
+#ifndef __URING_BPF_H__
+#define __URING_BPF_H__
+
+#include "socket.bpf.h"
+
+/* include/linux/io_uring_types.h, all kernels since 5.17 */
+#define REQ_F_FIXED_FILE (1 << 0)
+
+/* The socket of a request that has not been looked at yet, if it is a descriptor's. */
+static __always_inline struct sock *request_sock(struct io_kiocb *req)
+{
+	if (!bpf_core_field_exists(req->cqe) || (BPF_CORE_READ(req, flags) & REQ_F_FIXED_FILE))
+		return NULL;
+	return sock_of(BPF_CORE_READ(req, cqe.fd));
+}
+
+/* Appends where a message goes that was submitted, or returns zero if that is nothing new. */
+static __always_inline u32 put_message(struct scratch *s, struct io_kiocb *req, struct sock *sk,
+				       bool msg)
+{
+	struct io_sr_msg *sr = (struct io_sr_msg *)req;
+	struct io_async_msghdr *async;
+	struct {
+		u64 name;
+		s32 namelen;
+	} user = {};
+	u32 len;
+
+	if (!sends_to_address(sk, BPF_CORE_READ(sr, msg_flags)))
+		return 0;
+	if (bpf_core_field_exists(sr->notif) && !bpf_core_field_exists(sr->addr)) {
+		/* Since 6.10 it is taken over when the request is prepared. */
+		async = BPF_CORE_READ(req, async_data);
+		user.name = (u64)BPF_CORE_READ(async, msg.msg_name);
+		len = BPF_CORE_READ(async, msg.msg_namelen);
+		return user.name && len ? put_kernel_destination(s, user.name, len) : 0;
+	}
+	if (msg) { /* a struct msghdr starts with the address */
+		bpf_probe_read_user(&user, 12, BPF_CORE_READ(sr, umsg));
+	} else if (bpf_core_field_exists(sr->addr)) {
+		user.name = (u64)BPF_CORE_READ(sr, addr);
+		user.namelen = BPF_CORE_READ(sr, addr_len);
+	}
+	return user.name && user.namelen > 0 ? put_destination(s, user.name, user.namelen) : 0;
+}
+
+/* Fills in and sends the record of a request that was submitted. */
+__noinline int emit_request(struct scratch *s, u64 address, u32 how)
+{
+	struct io_kiocb *req = (struct io_kiocb *)address;
+	struct sock *sk = NULL;
+	u32 off = 0;
+
+	if (!s)
+		return 0;
+	if (s->event.kind >= KIND_CONNECT && s->event.kind <= KIND_LISTEN) {
+		sk = request_sock(req);
+		put_protocol(s, sk);
+	}
+	switch (s->event.kind) {
+	case KIND_OPEN: {
+		struct io_open *open = (struct io_open *)req;
+
+		s->event.value[0] = BPF_CORE_READ(open, how.flags);
+		off = put_filename(s, off, BPF_CORE_READ(open, dfd),
+				   (u64)BPF_CORE_READ(open, filename), TAG_NAME);
+		break;
+	}
+	case KIND_DELETE: {
+		struct io_unlink *unlink = (struct io_unlink *)req;
+
+		off = put_filename(s, off, BPF_CORE_READ(unlink, dfd),
+				   (u64)BPF_CORE_READ(unlink, filename), TAG_NAME);
+		break;
+	}
+	case KIND_MKDIR: {
+		struct io_mkdir *mkdir = (struct io_mkdir *)req;
+
+		off = put_filename(s, off, BPF_CORE_READ(mkdir, dfd),
+				   (u64)BPF_CORE_READ(mkdir, filename), TAG_NAME);
+		break;
+	}
+	case KIND_RENAME: {
+		struct io_rename *rename = (struct io_rename *)req;
+
+		off = put_filename(s, off, BPF_CORE_READ(rename, old_dfd),
+				   (u64)BPF_CORE_READ(rename, oldpath), TAG_NAME);
+		off = put_filename(s, off, BPF_CORE_READ(rename, new_dfd),
+				   (u64)BPF_CORE_READ(rename, newpath), TAG_NAME2);
+		break;
+	}
+	case KIND_LINK: {
+		struct io_link *link = (struct io_link *)req;
+
+		off = put_filename(s, off, BPF_CORE_READ(link, old_dfd),
+				   (u64)BPF_CORE_READ(link, oldpath), TAG_NAME);
+		off = put_filename(s, off, BPF_CORE_READ(link, new_dfd),
+				   (u64)BPF_CORE_READ(link, newpath), TAG_NAME2);
+		break;
+	}
+	case KIND_SYMLINK: {
+		struct io_link *link = (struct io_link *)req;
+
+		off = put_filename(s, off, BPF_CORE_READ(link, new_dfd),
+				   (u64)BPF_CORE_READ(link, newpath), TAG_NAME);
+		off = put_kernel_string(s, off, (u64)BPF_CORE_READ(link, oldpath, name), TAG_NAME2);
+		break;
+	}
+	case KIND_CONNECT:
+		if (how == HOW_CONNECT) {
+			struct io_connect *connect = (struct io_connect *)req;
+
+			off = put_destination(s, (u64)BPF_CORE_READ(connect, addr),
+					      BPF_CORE_READ(connect, addr_len));
+		} else {
+			off = put_message(s, req, sk, how == HOW_SENDMSG);
+		}
+		if (!off)
+			return 0;
+		break;
+	case KIND_BIND:
+	case KIND_LISTEN:
+		if (sk && !is_inet(sk))
+			return 0;
+		s->event.value[1] = BPF_CORE_READ(req, cqe.fd);
+		if (s->event.kind == KIND_LISTEN)
+			s->event.value[2] = BPF_CORE_READ((struct io_listen *)req, backlog);
+		break;
+	}
+	event_end(s, off);
+	return 0;
+}
+
+/* Fills in and sends the record of what came of a request. */
+__noinline int emit_done(struct scratch *s, u64 address, u32 kind)
+{
+	struct io_kiocb *req = (struct io_kiocb *)address;
+	struct file *file;
+	struct sock *sk;
+	u32 off = 0;
+	s32 res;
+
+	if (!s)
+		return 0;
+	res = BPF_CORE_READ(req, cqe.res);
+	s->event.ret = res;
+	s->event.value[0] = address;
+	if (kind == KIND_OPEN && res >= 0 && !BPF_CORE_READ((struct io_open *)req, file_slot)) {
+		file = file_of(res);
+		s->event.flags = BPF_CORE_READ(file, f_inode, i_mode);
+		s->event.value[1] = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
+		s->event.value[2] = BPF_CORE_READ(file, f_inode, i_ino);
+		off = put_file(s, off, (u64)file, TAG_PATH);
+	} else if (kind >= KIND_CONNECT && kind <= KIND_LISTEN) {
+		sk = sock_in(BPF_CORE_READ(req, file));
+		if (sk && is_inet(sk)) {
+			s->event.value[1] = protocol_of(sk);
+			if (kind != KIND_CONNECT && res == 0)
+				off = put_sock_addr(s, off, (u64)sk, false);
+		}
+	}
+	event_end(s, off);
+	return 0;
+}
+
+#endif

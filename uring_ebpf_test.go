@@ -1,0 +1,296 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A uringRequest is a request to io_uring with its pointers as contents; see struct
+// io_uring_sqe in include/uapi/linux/io_uring.h.
+type uringRequest struct {
+	Op        uint8
+	Flags     uint8 // IOSQE_…
+	FD        int32
+	Off       uint64
+	Addr2     []byte // instead of Off
+	Addr      []byte
+	Msg       []byte // instead of Addr, a struct msghdr with this name and a byte to send
+	Len       uint32
+	OpFlags   uint32
+	FileIndex uint32 // or the length of the address in Addr2
+}
+
+const (
+	uringAsync       = 1 << 4 // IOSQE_ASYNC
+	uringSkipSuccess = 1 << 6 // IOSQE_CQE_SKIP_SUCCESS
+)
+
+// A uring is a ring of io_uring with a handful of entries.
+type uring struct {
+	fd             int
+	params         uringParams
+	queue, entries []byte
+	polled         bool
+}
+
+// uringParams is struct io_uring_params.
+type uringParams struct {
+	sqEntries, cqEntries, flags, threadCPU, threadIdle, features, wqFD uint32
+	_                                                                  [3]uint32
+	sq                                                                 struct {
+		head, tail, ringMask, ringEntries, flags, dropped, array, _ uint32
+		_                                                           uint64
+	}
+	cq struct {
+		head, tail, ringMask, ringEntries, overflow, cqes, flags, _ uint32
+		_                                                           uint64
+	}
+}
+
+func newUring(polled bool) (*uring, error) {
+	u := &uring{polled: polled}
+	if polled {
+		u.params.flags = 1 << 1 // IORING_SETUP_SQPOLL
+		u.params.threadIdle = 1000
+	}
+	fd, _, errno := syscall.Syscall(unix.SYS_IO_URING_SETUP, 8, uintptr(unsafe.Pointer(&u.params)), 0)
+	if errno != 0 {
+		return nil, errno
+	}
+	u.fd = int(fd)
+	var err error
+	// Both queues are in one mapping (IORING_FEAT_SINGLE_MMAP), the requests in another.
+	size := max(u.params.sq.array+4*u.params.sqEntries, u.params.cq.cqes+16*u.params.cqEntries)
+	if u.queue, err = unix.Mmap(u.fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE); err != nil {
+		return nil, err
+	}
+	u.entries, err = unix.Mmap(u.fd, 0x10000000, int(64*u.params.sqEntries), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_POPULATE)
+	return u, err
+}
+
+func (u *uring) word(at uint32) *uint32 { return (*uint32)(unsafe.Pointer(&u.queue[at])) }
+
+// do makes one request and returns its result; zero for one that says nothing when it
+// succeeds.
+func (u *uring) do(r *uringRequest) (int, error) {
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	address := func(b []byte) uint64 {
+		if len(b) == 0 {
+			return 0
+		}
+		pin.Pin(&b[0])
+		return uint64(uintptr(unsafe.Pointer(&b[0])))
+	}
+	addr, off := address(r.Addr), r.Off
+	if r.Addr2 != nil {
+		off = address(r.Addr2)
+	}
+	if r.Msg != nil {
+		payload := []byte{1}
+		iov := &unix.Iovec{Base: &payload[0], Len: 1}
+		msg := &unix.Msghdr{Name: &r.Msg[0], Namelen: uint32(len(r.Msg)), Iov: iov, Iovlen: 1}
+		pin.Pin(&r.Msg[0])
+		pin.Pin(&payload[0])
+		pin.Pin(iov)
+		pin.Pin(msg)
+		addr = uint64(uintptr(unsafe.Pointer(msg)))
+	}
+	tail := u.word(u.params.sq.tail)
+	slot := *tail & *u.word(u.params.sq.ringMask)
+	e := u.entries[64*slot:][:64]
+	clear(e)
+	e[0], e[1] = r.Op, r.Flags
+	binary.NativeEndian.PutUint32(e[4:], uint32(r.FD))
+	binary.NativeEndian.PutUint64(e[8:], off)
+	binary.NativeEndian.PutUint64(e[16:], addr)
+	binary.NativeEndian.PutUint32(e[24:], r.Len)
+	binary.NativeEndian.PutUint32(e[28:], r.OpFlags)
+	binary.NativeEndian.PutUint32(e[44:], r.FileIndex)
+	*u.word(u.params.sq.array + 4*slot) = slot
+	atomic.StoreUint32(tail, *tail+1)
+	quiet := r.Flags&uringSkipSuccess != 0
+	submit, wait, flags := uintptr(1), uintptr(1), uintptr(1) // IORING_ENTER_GETEVENTS
+	if quiet {
+		wait = 0
+	}
+	if u.polled {
+		submit, flags = 0, flags|2 // IORING_ENTER_SQ_WAKEUP
+	}
+	for {
+		_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, uintptr(u.fd), submit, wait, flags, 0, 0)
+		if errno != 0 && errno != syscall.EINTR {
+			return 0, errno
+		}
+		submit = 0
+		head := u.word(u.params.cq.head)
+		if *head != atomic.LoadUint32(u.word(u.params.cq.tail)) {
+			res := int32(*u.word(u.params.cq.cqes + 16*(*head&*u.word(u.params.cq.ringMask)) + 8))
+			atomic.StoreUint32(head, *head+1)
+			return int(res), nil
+		}
+		if quiet && !u.polled {
+			return 0, nil
+		}
+	}
+}
+
+// urings are the actor's own, made when they are first wanted.
+var urings = map[string]*uring{}
+
+func init() {
+	// uring makes a request, on the ring of that name ("polled" or another).
+	actorDeeds["uring"] = func(argv []string) (int, error) {
+		u := urings[argv[0]]
+		if u == nil {
+			var err error
+			if u, err = newUring(argv[0] == "polled"); err != nil {
+				return 0, err
+			}
+			urings[argv[0]] = u
+		}
+		var r uringRequest
+		if err := json.Unmarshal([]byte(argv[1]), &r); err != nil {
+			return 0, err
+		}
+		return u.do(&r)
+	}
+}
+
+func uringText(s string) []byte { return append([]byte(s), 0) }
+
+// TestEBPFUring makes each operation of io_uring that changes or contacts something:
+// at once, by a worker of the kernel's, and through a thread of the kernel's that polls
+// the ring.
+func TestEBPFUring(t *testing.T) {
+	s, a := startScoped(t)
+	for _, way := range []struct {
+		name, ring string
+		flags      uint8
+	}{
+		{"at once", "plain", 0},
+		{"by a worker", "plain", uringAsync},
+		{"polled", "polled", 0},
+	} {
+		t.Run(way.name, func(t *testing.T) {
+			dir := t.TempDir()
+			at := func(name string) []byte { return uringText(dir + "/" + name) }
+			port, listenPort := freePort(t), freePort(t)
+			dst := fmt.Sprintf("127.66.0.9:%d", port)
+			udp := int32(a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_DGRAM, 0))
+			tcp := int32(a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0))
+			server := int32(a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0))
+			how := make([]byte, 24)
+			binary.NativeEndian.PutUint64(how, unix.O_WRONLY)
+			dirFD := int32(a.must(unix.SYS_OPENAT, unix.AT_FDCWD&0xffffffff, dir, unix.O_RDONLY|unix.O_DIRECTORY))
+			if err := os.Symlink(dir, dir+"/self"); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range []struct {
+				name    string
+				request uringRequest
+				ret     int // negative: that error; positive: any success
+				want    []fields
+			}{
+				{"mkdirat", uringRequest{Op: 37, FD: dirFD, Addr: uringText("sub"), Len: 0o700}, 0,
+					[]fields{{"type": "file_mkdir", "path": dir + "/sub", "requested": "sub"}}},
+				{"openat", uringRequest{Op: 18, FD: dirFD, Addr: uringText("self/file"), Len: 0o600, OpFlags: unix.O_CREAT | unix.O_RDWR}, 1,
+					[]fields{{"type": "file_open", "path": dir + "/file", "requested": "self/file", "flags": "O_RDWR|O_CREAT"}}},
+				{"openat2", uringRequest{Op: 28, FD: -100, Addr: at("file"), Addr2: how, Len: 24}, 1,
+					[]fields{{"type": "file_open", "path": dir + "/file", "flags": "O_WRONLY"}}},
+				{"openat of nothing", uringRequest{Op: 18, FD: -100, Addr: at("none")}, -int(unix.ENOENT),
+					[]fields{{"type": "file_open", "path": dir + "/none", "flags": "O_RDONLY", "errno": "ENOENT"}}},
+				{"linkat", uringRequest{Op: 39, FD: -100, Addr: at("file"), Len: uint32(dirFD), Addr2: uringText("hard")}, 0,
+					[]fields{{"type": "file_link", "path": dir + "/hard", "requested": "hard", "old_path": dir + "/file"}}},
+				{"symlinkat", uringRequest{Op: 38, FD: -100, Addr: uringText("../secret"), Addr2: at("soft")}, 0,
+					[]fields{{"type": "file_symlink", "path": dir + "/soft", "target": "../secret"}}},
+				{"renameat", uringRequest{Op: 35, FD: dirFD, Addr: uringText("hard"), Len: uint32(dirFD), Addr2: uringText("new")}, 0,
+					[]fields{{"type": "file_rename", "path": dir + "/new", "requested": "new", "old_path": dir + "/hard", "old_requested": "hard"}}},
+				{"unlinkat", uringRequest{Op: 36, FD: -100, Addr: at("new")}, 0,
+					[]fields{{"type": "file_delete", "path": dir + "/new"}}},
+				{"unlinkat of a directory", uringRequest{Op: 36, FD: -100, Addr: at("sub"), OpFlags: unix.AT_REMOVEDIR}, 0,
+					[]fields{{"type": "file_delete", "path": dir + "/sub"}}},
+				{"unlinkat of nothing", uringRequest{Op: 36, FD: -100, Addr: at("new")}, -int(unix.ENOENT),
+					[]fields{{"type": "file_delete", "path": dir + "/new", "errno": "ENOENT"}}},
+				{"send to an address", uringRequest{Op: 26, FD: udp, Addr: []byte("x"), Len: 1, Addr2: sockaddr("127.66.0.9", port), FileIndex: 16}, 1,
+					[]fields{{"type": "connect", "proto": "udp", "dst": dst}}},
+				{"sendmsg", uringRequest{Op: 9, FD: udp, Msg: sockaddr("127.66.0.9", port), Len: 1}, 1,
+					[]fields{{"type": "connect", "proto": "udp", "dst": dst}}},
+				{"connect", uringRequest{Op: 16, FD: tcp, Addr: sockaddr("127.66.0.9", port), Off: 16}, -int(unix.ECONNREFUSED),
+					[]fields{{"type": "connect", "proto": "tcp", "dst": dst, "errno": "ECONNREFUSED"}}},
+				{"connect of UDP", uringRequest{Op: 16, FD: udp, Addr: sockaddr("127.66.0.9", port), Off: 16}, 0,
+					[]fields{{"type": "connect", "proto": "udp", "dst": dst}}},
+				{"send", uringRequest{Op: 26, FD: udp, Addr: []byte("x"), Len: 1}, 1, nil},
+				{"bind", uringRequest{Op: 56, FD: server, Addr: sockaddr("127.66.0.9", listenPort), Off: 16}, 0,
+					[]fields{{"type": "bind", "proto": "tcp", "dst": fmt.Sprintf("127.66.0.9:%d", listenPort), "fd": float64(server)}}},
+				{"listen", uringRequest{Op: 57, FD: server, Len: 3}, 0,
+					[]fields{{"type": "listen", "proto": "tcp", "dst": fmt.Sprintf("127.66.0.9:%d", listenPort), "fd": float64(server), "backlog": 3.0}}},
+			} {
+				t.Run(r.name, func(t *testing.T) {
+					r.request.Flags |= way.flags
+					told, err := json.Marshal(&r.request)
+					if err != nil {
+						t.Fatal(err)
+					}
+					s.begin(r.name, "")
+					ret := a.do("uring", way.ring, string(told))
+					got := events(s.end(r.name), r.name)
+					if ret == -int(unix.EINVAL) && r.ret != ret && (r.request.Op >= 56 || r.request.FileIndex != 0) {
+						t.Skip("this kernel does not have the operation")
+					}
+					if ret != r.ret && (r.ret <= 0 || ret < 0) {
+						t.Errorf("the request returns %d (%v)", ret, syscall.Errno(-ret))
+					}
+					for i := range r.want {
+						r.want[i]["io_uring"] = true
+					}
+					checkEvents(t, got, a.pid(), r.want...)
+				})
+			}
+		})
+	}
+	t.Run("without a word of success", func(t *testing.T) {
+		dir := t.TempDir()
+		told, err := json.Marshal(&uringRequest{Op: 37, FD: -100, Flags: uringSkipSuccess, Addr: uringText(dir + "/sub"), Len: 0o700})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.begin("quiet", "")
+		a.do("uring", "plain", string(told))
+		for i := 0; ; i++ {
+			if _, err := os.Stat(dir + "/sub"); err == nil {
+				break
+			} else if i == 1000 {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		checkEvents(t, events(s.end("quiet"), "quiet"), a.pid(), fields{"type": "file_mkdir", "path": dir + "/sub", "io_uring": true, "pending": true})
+		// mkdirat(2) is quiet even where it fails, but an open is not.
+		told, err = json.Marshal(&uringRequest{Op: 18, FD: -100, Flags: uringSkipSuccess, Addr: uringText(dir + "/none")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.begin("loud", "")
+		a.do("uring", "plain", string(told))
+		for i := 0; i < 1000 && len(filter(s.all, fields{"errno": "ENOENT", "call_id": "loud"})) == 0; i++ {
+			a.call(unix.SYS_FCHMODAT, unix.AT_FDCWD&0xffffffff, dir, 0o700)
+			s.until(func(l outLine) bool { return l["type"] == "chmod" })
+		}
+		s.end("loud")
+		got := filter(s.all, fields{"type": "file_open", "call_id": "loud"})
+		checkEvents(t, got, a.pid(), fields{"type": "file_open", "path": dir + "/none", "flags": "O_RDONLY", "io_uring": true, "errno": "ENOENT"})
+	})
+}
