@@ -70,7 +70,7 @@ const (
 // newEBPFBackend loads and attaches the kernel side. ringSize is in bytes, a power
 // of two. What the machine lacks is an errUnavailable.
 func newEBPFBackend(ringSize int) (_ backend, err error) {
-	b := &ebpfBackend{event: kernelEvent{scopeUID: uint32(os.Getuid())}, drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
+	b := &ebpfBackend{event: kernelEvent{scopeUID: uint32(os.Getuid()), exes: new(exeNames)}, drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			b.Close()
@@ -294,6 +294,7 @@ func (b *ebpfBackend) decode(raw []byte) error {
 	if err := e.decode(raw); err != nil {
 		return err
 	}
+	e.learn()
 	if fresh := len(b.sample.RawSample) > 0 && &raw[0] == &b.sample.RawSample[0]; fresh && e.held() {
 		b.held.hold(uint64(e.header.Ret), raw)
 		e.header.Kind = uint16(probeKindKIND_URING_DONE)

@@ -77,7 +77,7 @@ func checkEvents(t *testing.T, got []outLine, pid int, want ...fields) {
 			t.Errorf("there is one event too many: %.600s", fmt.Sprint(l))
 			continue
 		}
-		w := map[string]any{"pid": float64(pid), "comm": l["comm"], "bucket": l["bucket"], "call_id": l["call_id"], "ts_ns": l["ts_ns"]}
+		w := map[string]any{"pid": float64(pid), "ppid": l["ppid"], "exe": l["exe"], "comm": l["comm"], "bucket": l["bucket"], "call_id": l["call_id"], "ts_ns": l["ts_ns"]}
 		if l["type"] == "file_open" && l["errno"] == nil {
 			w["dev"], w["ino"] = l["dev"], l["ino"]
 			var stat unix.Stat_t
@@ -91,8 +91,8 @@ func checkEvents(t *testing.T, got []outLine, pid int, want ...fields) {
 		if !reflect.DeepEqual(map[string]any(l), w) {
 			t.Errorf("event %d\ngot  %.600s\nwant %.600s", i, fmt.Sprint(l), fmt.Sprint(want[i]))
 		}
-		if comm := l.str("comm"); comm == "" {
-			t.Errorf("event %d has no comm: %v", i, l)
+		if l.str("comm") == "" || l["ppid"] == nil || !filepath.IsAbs(l.str("exe")) {
+			t.Errorf("event %d does not say who it is: %v", i, l)
 		}
 		if ts := int64(l["ts_ns"].(float64)); time.Since(time.Unix(0, ts)).Abs() > time.Minute {
 			t.Errorf("event %d happened at %v", i, time.Unix(0, ts))
@@ -1351,6 +1351,57 @@ func mustAtoi(s string) int {
 		panic(err)
 	}
 	return n
+}
+
+// TestEBPFIdentity checks who an event says it is of: a process that was there before
+// the scope was set, one that it starts, and both after so many other programs that
+// their own was forgotten.
+func TestEBPFIdentity(t *testing.T) {
+	b := ebpfOrSkip(t, 1<<20)
+	s := startSession(t, b, 0)
+	a := startActor(t)
+	s.scope(a.pid())
+	own, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := filepath.EvalSymlinks("/bin/true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"first", "later"} {
+		s.begin(id, "")
+		a.call(unix.SYS_OPENAT, unix.AT_FDCWD&0xffffffff, "/none")
+		child := a.do("run", "true", "/bin/true")
+		lines := s.end(id)
+		for _, tt := range []struct {
+			want      fields
+			ppid      int
+			exe, what string
+		}{
+			{fields{"path": "/none"}, os.Getpid(), own, "the actor"},
+			{fields{"type": "process_spawn"}, os.Getpid(), own, "the actor"},
+			{fields{"type": "exec", "pid": float64(child)}, a.pid(), program, "its child"},
+			{fields{"type": "file_open", "pid": float64(child)}, a.pid(), program, "its child"},
+		} {
+			got := filter(events(lines, id), tt.want)
+			if len(got) == 0 {
+				t.Errorf("%s: there is no %v", id, tt.want)
+				continue
+			}
+			for _, l := range got {
+				if l["ppid"] != float64(tt.ppid) || l["exe"] != tt.exe {
+					t.Errorf("%s: %s has parent %v and program %v, want %d and %s: %v", id, tt.what, l["ppid"], l["exe"], tt.ppid, tt.exe, l)
+				}
+			}
+		}
+		objs := &b.(*ebpfBackend).objs
+		var n uint32
+		if err := errors.Join(objs.LastExe.Get(&n), objs.LastExe.Set(n+5*probeExeSlots)); err != nil {
+			t.Fatal(err)
+		}
+		*b.(*ebpfBackend).event.exes = exeNames{}
+	}
 }
 
 // TestEBPFStartup is rule 8: until a scope is set, what the sidecar's parent starts

@@ -15,43 +15,8 @@ static __always_inline struct scratch *scratch_of(enum hook hook)
 	return bpf_map_lookup_elem(&scratches, &index);
 }
 
-static __always_inline void event_begin(struct scratch *s, struct task *t, u32 kind)
-{
-	struct event *e = &s->event;
-
-	/* Scratch memory is reused: what is not set below must not be the last record's. */
-	__builtin_memset(e, 0, sizeof(*e));
-	e->kind = kind;
-	e->pid = t->pid;
-	e->tid = t->tid;
-	e->origin = t->origin;
-	e->uid = bpf_get_current_uid_gid();
-	if (t->call.kind) {
-		e->call = t->number;
-		e->ts_ns = t->ts_ns;
-		e->window = t->window;
-	} else {
-		e->ts_ns = bpf_ktime_get_boot_ns();
-		e->window = READ_ONCE(current_window);
-	}
-	bpf_get_current_comm(e->comm, sizeof(e->comm));
-}
-
-/*
- * Makes of the record of a process's leader one of a thread of the kernel's that
- * works for it, which is in no system call.
- */
-static __always_inline void event_of_worker(struct scratch *s)
-{
-	struct task_struct *leader = BPF_CORE_READ(bpf_get_current_task_btf(), group_leader);
-	struct event *e = &s->event;
-
-	e->ts_ns = bpf_ktime_get_boot_ns();
-	e->window = READ_ONCE(current_window);
-	bpf_core_read(e->comm, sizeof(e->comm), &leader->comm);
-}
-
-static __always_inline void event_end(struct scratch *s, u32 len)
+/* Sends the record; returns whether there was room for it. */
+static __always_inline bool event_send(struct scratch *s, u32 len)
 {
 	u64 size;
 
@@ -59,8 +24,13 @@ static __always_inline void event_end(struct scratch *s, u32 len)
 	asm volatile("%0 &= 0x7fff" : "+r"(len));
 	s->event.len = len;
 	size = sizeof(struct event) + len;
-	if (bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) + size + ring_headroom > ring_size ||
-	    bpf_ringbuf_output(&events, s, size, 0))
+	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) + size + ring_headroom <= ring_size &&
+	       !bpf_ringbuf_output(&events, s, size, 0);
+}
+
+static __always_inline void event_end(struct scratch *s, u32 len)
+{
+	if (!event_send(s, len))
 		count_loss(s->event.window, LOSS_RING_FULL);
 }
 

@@ -30,6 +30,7 @@ type kernelEvent struct {
 	finished bool   // what came of it has been added; see finish
 	sections [probeTagTAG_ADDR + 1]section
 
+	exes        *exeNames // nil: none are known
 	path, other []byte   // buffers for paths
 	argv        [][]byte // buffer for arguments
 }
@@ -142,7 +143,7 @@ func (e *kernelEvent) typ() string {
 		return "unix_connect"
 	case probeKindKIND_ACCEPT:
 		return "accept"
-	case probeKindKIND_URING_DONE:
+	case probeKindKIND_URING_DONE, probeKindKIND_EXE:
 		return "" // of no interest by itself
 	}
 	return "unknown_" + strconv.Itoa(int(e.header.Kind))
@@ -156,7 +157,13 @@ func (e *kernelEvent) append(l *line) {
 	if h.Tid != h.Pid {
 		l.int("tid", int64(h.Tid))
 	}
+	if h.Ppid != 0 {
+		l.int("ppid", int64(h.Ppid)) // zero for a parent in another pid namespace
+	}
 	l.text("comm", cString(h.Comm[:]))
+	if exe := e.exes.name(h.Exe); exe != nil && e.kind() != probeKindKIND_EXEC {
+		l.text("exe", exe)
+	}
 	if h.Uid != e.scopeUID {
 		l.int("uid", int64(h.Uid))
 	}
@@ -385,13 +392,43 @@ func (e *kernelEvent) appendExec(l *line) {
 	if h.Flags&uint16(probeEventFlagEVENT_FILELESS) != 0 {
 		l.bool("fileless", true)
 	}
-	l.int("ppid", int64(h.Value[1]))
 	if args.flags == 0 {
 		e.appendTruncated(l)
 		return
 	}
 	l.bool("truncated", true)
 	l.int("argc", int64(h.Value[0]))
+}
+
+// exeNames are the paths of programs by the numbers that the kernel side gives them.
+type exeNames [probeExeSlots]struct {
+	number uint32
+	path   []byte
+}
+
+// probeExeSlots is EXE_SLOTS in record.bpf.h. A program that is still in use is told
+// again before its slot goes to another one.
+const probeExeSlots = 2048
+
+// name returns nil for a program that is not known.
+func (x *exeNames) name(number uint32) []byte {
+	if x == nil || number == 0 {
+		return nil
+	}
+	if slot := &x[number%probeExeSlots]; slot.number == number {
+		return slot.path
+	}
+	return nil
+}
+
+// learn keeps the path in the record of a program that has been started or was told of.
+func (e *kernelEvent) learn() {
+	s := &e.sections[probeTagTAG_PATH]
+	if k := e.kind(); k != probeKindKIND_EXEC && k != probeKindKIND_EXE || e.exes == nil || !s.set || s.flags&probeSectionFlagSECTION_UNREADABLE != 0 {
+		return
+	}
+	slot := &e.exes[e.header.Exe%probeExeSlots]
+	slot.number, slot.path = e.header.Exe, appendNames(slot.path[:0], s.data)
 }
 
 // splitStrings appends the strings in data, each with a NUL behind it but for a

@@ -36,7 +36,7 @@ func (r *testRecord) bytes() []byte {
 
 // rec returns a record of that kind by a process 42 whose comm is "me".
 func rec(kind probeKind, ret int64, values ...uint64) *testRecord {
-	r := &testRecord{probeEvent: probeEvent{Kind: uint16(kind), Ret: ret, Pid: 42, Tid: 42}}
+	r := &testRecord{probeEvent: probeEvent{Kind: uint16(kind), Ret: ret, Pid: 42, Tid: 42, Ppid: 7}}
 	copy(r.Comm[:], "me\x00left over")
 	copy(r.Value[:], values)
 	return r
@@ -61,13 +61,13 @@ func TestKernelEvent(t *testing.T) {
 		cut, unreadable   = probeSectionFlagSECTION_CUT, probeSectionFlagSECTION_UNREADABLE
 		enoent, echild    = -int64(unix.ENOENT), -int64(unix.ECHILD)
 	)
-	script := rec(probeKindKIND_EXEC, 0, 4, 7)
+	script := rec(probeKindKIND_EXEC, 0, 4)
 	script.Flags = uint16(probeEventFlagEVENT_SCRIPT)
-	nested := rec(probeKindKIND_EXEC, 0, 6, 7)
+	nested := rec(probeKindKIND_EXEC, 0, 6)
 	nested.Flags = uint16(probeEventFlagEVENT_SCRIPT)
 	pipe := rec(probeKindKIND_OPEN, 3, 0, 0, 77)
 	pipe.Flags = unix.S_IFIFO | 0o600
-	memfd := rec(probeKindKIND_EXEC, 0, 1, 7)
+	memfd := rec(probeKindKIND_EXEC, 0, 1)
 	memfd.Flags = uint16(probeEventFlagEVENT_FILELESS)
 	for name_, tt := range map[string]struct {
 		rec  *testRecord
@@ -107,24 +107,24 @@ func TestKernelEvent(t *testing.T) {
 			fields{"type": "chmod", "path": "/f", "mode": "4755"}},
 		"fchmod": {rec(probeKindKIND_CHMOD, 0, 0).section(path, 0, "f\x00"),
 			fields{"type": "chmod", "path": "/f", "mode": "0"}},
-		"exec": {rec(probeKindKIND_EXEC, 0, 3, 7).section(path, 0, "dash\x00bin\x00usr\x00").section(name, 0, "/bin/sh").section(dir, 0, "").section(argv, 0, "/bin/sh\x00-c\x00\x00"),
-			fields{"type": "exec", "argv": []any{"/bin/sh", "-c", ""}, "exe": "/usr/bin/dash", "path": "/bin/sh", "ppid": 7.0}},
-		"exec under another name": {rec(probeKindKIND_EXEC, 0, 1, 7).section(path, 0, "x\x00tmp\x00").section(name, 0, "./x").section(dir, 0, "tmp\x00").section(argv, 0, "[kworker]\x00"),
-			fields{"type": "exec", "argv": []any{"/tmp/x"}, "exe": "/tmp/x", "path": "/tmp/x", "requested": "./x", "argv0": "[kworker]", "ppid": 7.0}},
-		"exec with no arguments at all": {rec(probeKindKIND_EXEC, 0, 0, 7).section(path, 0, "x\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, 0, ""),
-			fields{"type": "exec", "argv": []any{"/x"}, "exe": "/x", "path": "/x", "ppid": 7.0}},
+		"exec": {rec(probeKindKIND_EXEC, 0, 3).section(path, 0, "dash\x00bin\x00usr\x00").section(name, 0, "/bin/sh").section(dir, 0, "").section(argv, 0, "/bin/sh\x00-c\x00\x00"),
+			fields{"type": "exec", "argv": []any{"/bin/sh", "-c", ""}, "exe": "/usr/bin/dash", "path": "/bin/sh"}},
+		"exec under another name": {rec(probeKindKIND_EXEC, 0, 1).section(path, 0, "x\x00tmp\x00").section(name, 0, "./x").section(dir, 0, "tmp\x00").section(argv, 0, "[kworker]\x00"),
+			fields{"type": "exec", "argv": []any{"/tmp/x"}, "exe": "/tmp/x", "path": "/tmp/x", "requested": "./x", "argv0": "[kworker]"}},
+		"exec with no arguments at all": {rec(probeKindKIND_EXEC, 0, 0).section(path, 0, "x\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, 0, ""),
+			fields{"type": "exec", "argv": []any{"/x"}, "exe": "/x", "path": "/x"}},
 		"script": {script.section(path, 0, "dash\x00").section(name, 0, "/s").section(dir, 0, "").section(argv, 0, "/bin/sh\x00-e\x00/s\x00arg\x00"),
-			fields{"type": "exec", "argv": []any{"/s", "arg"}, "exe": "/dash", "path": "/s", "ppid": 7.0}},
+			fields{"type": "exec", "argv": []any{"/s", "arg"}, "exe": "/dash", "path": "/s"}},
 		"script of a script": {nested.section(path, 0, "dash\x00").section(name, 0, "s").section(dir, 0, "d\x00").section(argv, 0, "/bin/sh\x00-e\x00/i\x00-x\x00s\x00arg\x00"),
-			fields{"type": "exec", "argv": []any{"/d/s", "arg"}, "exe": "/dash", "path": "/d/s", "requested": "s", "ppid": 7.0}},
+			fields{"type": "exec", "argv": []any{"/d/s", "arg"}, "exe": "/dash", "path": "/d/s", "requested": "s"}},
 		"memfd": {memfd.section(path, 0, "memfd:x\x00").section(name, 0, "/dev/fd/5").section(dir, 0, "").section(argv, 0, "sh\x00"),
-			fields{"type": "exec", "argv": []any{"/memfd:x"}, "exe": "/memfd:x", "path": "/memfd:x", "argv0": "sh", "requested": "/dev/fd/5", "fileless": true, "ppid": 7.0}},
-		"exec with too many arguments": {rec(probeKindKIND_EXEC, 0, 900, 7).section(path, 0, "x\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, cut, "/x\x00a\x00bcd"),
-			fields{"type": "exec", "argv": []any{"/x", "a", "bcd"}, "exe": "/x", "path": "/x", "ppid": 7.0, "truncated": true, "argc": 900.0}},
-		"exec of a deep program": {rec(probeKindKIND_EXEC, 0, 1, 7).section(path, cut, "x\x00d\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, 0, "/x\x00"),
-			fields{"type": "exec", "argv": []any{"/x"}, "exe": "/d/x", "path": "/x", "ppid": 7.0, "truncated": true}},
-		"exec whose arguments are gone": {rec(probeKindKIND_EXEC, 0, 3, 7).section(path, 0, "x\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, unreadable, ""),
-			fields{"type": "exec", "argv": []any{"/x"}, "exe": "/x", "path": "/x", "ppid": 7.0, "truncated": true, "argc": 3.0}},
+			fields{"type": "exec", "argv": []any{"/memfd:x"}, "exe": "/memfd:x", "path": "/memfd:x", "argv0": "sh", "requested": "/dev/fd/5", "fileless": true}},
+		"exec with too many arguments": {rec(probeKindKIND_EXEC, 0, 900).section(path, 0, "x\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, cut, "/x\x00a\x00bcd"),
+			fields{"type": "exec", "argv": []any{"/x", "a", "bcd"}, "exe": "/x", "path": "/x", "truncated": true, "argc": 900.0}},
+		"exec of a deep program": {rec(probeKindKIND_EXEC, 0, 1).section(path, cut, "x\x00d\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, 0, "/x\x00"),
+			fields{"type": "exec", "argv": []any{"/x"}, "exe": "/d/x", "path": "/x", "truncated": true}},
+		"exec whose arguments are gone": {rec(probeKindKIND_EXEC, 0, 3).section(path, 0, "x\x00").section(name, 0, "/x").section(dir, 0, "").section(argv, unreadable, ""),
+			fields{"type": "exec", "argv": []any{"/x"}, "exe": "/x", "path": "/x", "truncated": true, "argc": 3.0}},
 		"failed exec, too late": {rec(probeKindKIND_EXEC_FAILED, -int64(unix.EFAULT)),
 			fields{"type": "exec_failed", "path": "", "errno": "EFAULT"}},
 		"open of a pipe": {pipe.section(path, 0, "\x00").section(name, 0, "/proc/self/fd/5"),
@@ -167,7 +167,7 @@ func TestKernelEvent(t *testing.T) {
 			l.begin(e.typ())
 			e.append(&l)
 			got := decodeLine(t, l.end())
-			tt.want["pid"], tt.want["comm"] = 42.0, "me"
+			tt.want["pid"], tt.want["ppid"], tt.want["comm"] = 42.0, 7.0, "me"
 			if tt.want["type"] == "file_open" && tt.rec.Ret >= 0 {
 				tt.want["ino"] = float64(tt.rec.Value[2])
 				if tt.want["dev"] == nil {

@@ -124,6 +124,77 @@ __noinline u32 put_path(struct scratch *s, u32 off, u64 dentry_address, u64 mnt_
 	return section_end(s, off, w.at - off - sizeof(struct section), tag, w.flags);
 }
 
+__noinline u32 put_file(struct scratch *s, u32 off, u64 file_address, u32 tag)
+{
+	struct file *file = (struct file *)file_address;
+
+	return put_path(s, off, (u64)BPF_CORE_READ(file, f_path.dentry),
+			(u64)BPF_CORE_READ(file, f_path.mnt), tag);
+}
+
+/*
+ * Sees to it that Go has been told which program the task runs. One that it was told
+ * of long ago it may have forgotten. What cannot be told now is told with a later event.
+ */
+__noinline int tell_exe(struct scratch *s, struct task *t)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 off;
+
+	if (!s || !t)
+		return 0;
+	if (t->exe && READ_ONCE(last_exe) - t->exe < EXE_SLOTS / 2)
+		return 0;
+	t->exe = __sync_fetch_and_add(&last_exe, 1) + 1;
+	__builtin_memset(&s->event, 0, sizeof(s->event));
+	s->event.kind = KIND_EXE;
+	s->event.exe = t->exe;
+	off = put_file(s, 0, (u64)BPF_CORE_READ(task, mm, exe_file), TAG_PATH);
+	if (!event_send(s, off))
+		t->exe = 0;
+	return 0;
+}
+
+static __always_inline void event_begin(struct scratch *s, struct task *t, u32 kind)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct event *e = &s->event;
+
+	tell_exe(s, t);
+	/* Scratch memory is reused: what is not set below must not be the last record's. */
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = kind;
+	e->pid = t->pid;
+	e->tid = t->tid;
+	e->ppid = tgid_of(BPF_CORE_READ(task, real_parent));
+	e->exe = t->exe;
+	e->origin = t->origin;
+	e->uid = bpf_get_current_uid_gid();
+	if (t->call.kind) {
+		e->call = t->number;
+		e->ts_ns = t->ts_ns;
+		e->window = t->window;
+	} else {
+		e->ts_ns = bpf_ktime_get_boot_ns();
+		e->window = READ_ONCE(current_window);
+	}
+	bpf_get_current_comm(e->comm, sizeof(e->comm));
+}
+
+/*
+ * Makes of the record of a process's leader one of a thread of the kernel's that
+ * works for it, which is in no system call.
+ */
+static __always_inline void event_of_worker(struct scratch *s)
+{
+	struct task_struct *leader = BPF_CORE_READ(bpf_get_current_task_btf(), group_leader);
+	struct event *e = &s->event;
+
+	e->ts_ns = bpf_ktime_get_boot_ns();
+	e->window = READ_ONCE(current_window);
+	bpf_core_read(e->comm, sizeof(e->comm), &leader->comm);
+}
+
 /* The process behind a pidfd, or something that is no pid. */
 static __always_inline struct pid *pid_of(s32 fd)
 {
@@ -132,14 +203,6 @@ static __always_inline struct pid *pid_of(s32 fd)
 
 	/* Since 6.9 pidfds have inodes of their own (cb12fd8e0dab). */
 	return pid ?: BPF_CORE_READ(file, f_inode, i_private);
-}
-
-__noinline u32 put_file(struct scratch *s, u32 off, u64 file_address, u32 tag)
-{
-	struct file *file = (struct file *)file_address;
-
-	return put_path(s, off, (u64)BPF_CORE_READ(file, f_path.dentry),
-			(u64)BPF_CORE_READ(file, f_path.mnt), tag);
 }
 
 /* Appends a string of the caller's. */

@@ -268,6 +268,7 @@ int BPF_PROG(on_fork, struct task_struct *parent, struct task_struct *child)
 	} else {
 		new->pid = tgid_of(child);
 		new->tid = pid_number(BPF_CORE_READ(child, thread_pid));
+		new->exe = t->exe;
 		new->origin = t->origin;
 		if (process && !new->origin && (window & WINDOW_IN_CALL))
 			new->origin = window;
@@ -306,10 +307,10 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 	s = scratch_of(HOOK_EXEC);
 	if (!s)
 		return 0;
+	t->exe = __sync_fetch_and_add(&last_exe, 1) + 1; /* this record tells what it is */
 	event_begin(s, t, KIND_EXEC);
 	t->call.kind = 0;
 	s->event.value[0] = BPF_CORE_READ(bprm, argc);
-	s->event.value[1] = tgid_of(BPF_CORE_READ(task, real_parent));
 	name = BPF_CORE_READ(bprm, filename);
 	if (BPF_CORE_READ(bprm, interp) != name)
 		s->event.flags |= EVENT_SCRIPT;
@@ -333,7 +334,10 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 		len = 0;
 	}
 	off = section_end(s, off, len, TAG_ARGV, flags);
-	event_end(s, off);
+	if (!event_send(s, off)) {
+		count_loss(s->event.window, LOSS_RING_FULL);
+		t->exe = 0;
+	}
 	return 0;
 }
 

@@ -29,6 +29,8 @@ type probeEvent struct {
 	Value  [3]uint64
 	Pid    uint32
 	Tid    uint32
+	Ppid   uint32
+	Exe    uint32
 	Uid    uint32
 	MntNs  uint32
 	Kind   uint16
@@ -102,6 +104,7 @@ const (
 	probeKindKIND_UNIX_CONNECT probeKind = 29
 	probeKindKIND_ACCEPT       probeKind = 30
 	probeKindKIND_URING_ENTER  probeKind = 31
+	probeKindKIND_EXE          probeKind = 33
 	probeKindKIND_URING_DONE   probeKind = 32
 )
 
@@ -184,6 +187,7 @@ type probeTask struct {
 	Generation uint32
 	Pid        uint32
 	Tid        uint32
+	Exe        uint32
 	Call       struct {
 		_     structs.HostLayout
 		Kind  uint8
@@ -201,7 +205,6 @@ type probeTask struct {
 	Watched   uint8
 	Restarts  uint8
 	Number    uint16
-	_         [4]byte
 	Mm        uint64
 	Signalled uint64
 	Bprm      uint64
@@ -234,6 +237,7 @@ const (
 	probeVarEventFlagType     = "event_flag_type"
 	probeVarHowType           = "how_type"
 	probeVarKindType          = "kind_type"
+	probeVarLastExe           = "last_exe"
 	probeVarLossType          = "loss_type"
 	probeVarLosses            = "losses"
 	probeVarLossesTotal       = "losses_total"
@@ -334,6 +338,7 @@ type probeVariableSpecs struct {
 	EventFlagType     *ebpf.VariableSpec `ebpf:"event_flag_type"`
 	HowType           *ebpf.VariableSpec `ebpf:"how_type"`
 	KindType          *ebpf.VariableSpec `ebpf:"kind_type"`
+	LastExe           *ebpf.VariableSpec `ebpf:"last_exe"`
 	LossType          *ebpf.VariableSpec `ebpf:"loss_type"`
 	Losses            *ebpf.VariableSpec `ebpf:"losses"`
 	LossesTotal       *ebpf.VariableSpec `ebpf:"losses_total"`
@@ -403,6 +408,7 @@ type probeVariables struct {
 	EventFlagType     *ebpf.Variable `ebpf:"event_flag_type"`
 	HowType           *ebpf.Variable `ebpf:"how_type"`
 	KindType          *ebpf.Variable `ebpf:"kind_type"`
+	LastExe           *ebpf.Variable `ebpf:"last_exe"`
 	LossType          *ebpf.Variable `ebpf:"loss_type"`
 	Losses            *ebpf.Variable `ebpf:"losses"`
 	LossesTotal       *ebpf.Variable `ebpf:"losses_total"`

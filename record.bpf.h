@@ -19,6 +19,7 @@
 #define TAIL_LEN 32768	  /* a power of two: offsets are masked with it */
 #define URING_OPS 64	  /* io_uring has fewer operations */
 #define LOSS_SLOTS 2048
+#define EXE_SLOTS 2048	    /* numbers of programs that Go remembers */
 #define SENDMMSG_MAX 1024   /* UIO_MAXIOV: sendmmsg(2) sends no more at once */
 #define SENDMMSG_MAX_OLD 64 /* where there is no bpf_loop */
 
@@ -55,6 +56,7 @@ enum kind {
 	KIND_UNIX_CONNECT = 29,
 	KIND_ACCEPT = 30,
 	KIND_URING_ENTER = 31, /* no event: stamps what is submitted in it */
+	KIND_EXE = 33,	       /* no event: the path of the program with that number */
 	KIND_URING_DONE = 32,  /* what came of the request whose record was held */
 };
 
@@ -141,6 +143,8 @@ struct event {
 	u64 value[3];
 	u32 pid; /* tgid, in the pid namespace of the sidecar, as every pid here */
 	u32 tid;
+	u32 ppid;
+	u32 exe;    /* number of the program that runs, told by a KIND_EXE or KIND_EXEC before */
 	u32 uid;    /* in the initial user namespace */
 	u32 mnt_ns; /* of a path that is not in the sidecar's: its number, or MNT_NS_NONE */
 	u16 kind;   /* enum kind */
@@ -150,7 +154,7 @@ struct event {
 	u16 len;  /* of the tail */
 	u8 comm[COMM_LEN];
 };
-_Static_assert(sizeof(struct event) == 96, "hole in struct event");
+_Static_assert(sizeof(struct event) == 104, "hole in struct event");
 
 /* Why something is missing. Order and number are shared with Go. */
 enum loss {

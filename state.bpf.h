@@ -30,6 +30,7 @@ struct task {
 	u32 generation; /* of the scope that it belongs to; in scope from the current one on */
 	u32 pid;
 	u32 tid;
+	u32 exe; /* number of the program that it runs; zero: not told yet */
 	struct shape call;
 	u8 dialed;     /* the connection of this system call is already reported */
 	u8 forked;     /* the child of this system call is already reported */
@@ -62,6 +63,9 @@ const volatile u64 ring_headroom; /* of them, kept free of events so that a mark
 /* The window and scope generation in force; changed by mark alone. */
 u64 current_window;
 u32 current_generation;
+
+/* The last number that a program has got; each exec gives one. */
+u32 last_exe;
 
 /* The sidecar itself; filled in by introduce. */
 u32 self_tgid; /* in the initial namespace */

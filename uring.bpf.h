@@ -12,6 +12,12 @@
 /* include/linux/io_uring_types.h, all kernels since 5.17 */
 #define REQ_F_FIXED_FILE (1 << 0)
 
+/* The address of the struct filename in a request of that type. */
+#define NAME_OF(req, type, field)                                                                  \
+	(bpf_core_type_exists(struct delayed_filename)                                             \
+	     ? (u64)BPF_CORE_READ((struct type##___7 *)req, field.__incomplete_filename)           \
+	     : (u64)BPF_CORE_READ((struct type *)req, field))
+
 /* The socket of a request that has not been looked at yet, if it is a descriptor's. */
 static __always_inline struct sock *request_sock(struct io_kiocb *req)
 {
@@ -69,47 +75,48 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 
 		s->event.value[0] = BPF_CORE_READ(open, how.flags);
 		off = put_filename(s, off, BPF_CORE_READ(open, dfd),
-				   (u64)BPF_CORE_READ(open, filename), TAG_NAME);
+				   NAME_OF(req, io_open, filename), TAG_NAME);
 		break;
 	}
 	case KIND_DELETE: {
 		struct io_unlink *unlink = (struct io_unlink *)req;
 
 		off = put_filename(s, off, BPF_CORE_READ(unlink, dfd),
-				   (u64)BPF_CORE_READ(unlink, filename), TAG_NAME);
+				   NAME_OF(req, io_unlink, filename), TAG_NAME);
 		break;
 	}
 	case KIND_MKDIR: {
 		struct io_mkdir *mkdir = (struct io_mkdir *)req;
 
 		off = put_filename(s, off, BPF_CORE_READ(mkdir, dfd),
-				   (u64)BPF_CORE_READ(mkdir, filename), TAG_NAME);
+				   NAME_OF(req, io_mkdir, filename), TAG_NAME);
 		break;
 	}
 	case KIND_RENAME: {
 		struct io_rename *rename = (struct io_rename *)req;
 
 		off = put_filename(s, off, BPF_CORE_READ(rename, old_dfd),
-				   (u64)BPF_CORE_READ(rename, oldpath), TAG_NAME);
+				   NAME_OF(req, io_rename, oldpath), TAG_NAME);
 		off = put_filename(s, off, BPF_CORE_READ(rename, new_dfd),
-				   (u64)BPF_CORE_READ(rename, newpath), TAG_NAME2);
+				   NAME_OF(req, io_rename, newpath), TAG_NAME2);
 		break;
 	}
 	case KIND_LINK: {
 		struct io_link *link = (struct io_link *)req;
 
 		off = put_filename(s, off, BPF_CORE_READ(link, old_dfd),
-				   (u64)BPF_CORE_READ(link, oldpath), TAG_NAME);
+				   NAME_OF(req, io_link, oldpath), TAG_NAME);
 		off = put_filename(s, off, BPF_CORE_READ(link, new_dfd),
-				   (u64)BPF_CORE_READ(link, newpath), TAG_NAME2);
+				   NAME_OF(req, io_link, newpath), TAG_NAME2);
 		break;
 	}
 	case KIND_SYMLINK: {
 		struct io_link *link = (struct io_link *)req;
+		struct filename *target = (struct filename *)NAME_OF(req, io_link, oldpath);
 
 		off = put_filename(s, off, BPF_CORE_READ(link, new_dfd),
-				   (u64)BPF_CORE_READ(link, newpath), TAG_NAME);
-		off = put_kernel_string(s, off, (u64)BPF_CORE_READ(link, oldpath, name), TAG_NAME2);
+				   NAME_OF(req, io_link, newpath), TAG_NAME);
+		off = put_kernel_string(s, off, (u64)BPF_CORE_READ(target, name), TAG_NAME2);
 		break;
 	}
 	case KIND_CONNECT:
@@ -129,7 +136,8 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 		if (sk && !is_inet(sk))
 			return 0;
 		s->event.value[1] = BPF_CORE_READ(req, cqe.fd);
-		if (s->event.kind == KIND_LISTEN)
+		if (s->event.kind == KIND_LISTEN &&
+		    bpf_core_type_exists(struct io_listen)) /* since 6.11 */
 			s->event.value[2] = BPF_CORE_READ((struct io_listen *)req, backlog);
 		break;
 	}

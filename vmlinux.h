@@ -162,6 +162,7 @@ struct kernel_siginfo {
 struct mm_struct {
 	unsigned long arg_start;
 	unsigned long arg_end;
+	struct file *exe_file;
 };
 
 struct thread_info {
@@ -251,6 +252,33 @@ struct io_link {
 	int new_dfd;
 	struct filename *oldpath;
 	struct filename *newpath;
+};
+
+/* Since 7.0 the names are in a type that says that they are not complete yet. */
+struct delayed_filename {
+	struct filename *__incomplete_filename;
+};
+
+struct io_open___7 {
+	struct delayed_filename filename;
+};
+
+struct io_unlink___7 {
+	struct delayed_filename filename;
+};
+
+struct io_rename___7 {
+	struct delayed_filename oldpath;
+	struct delayed_filename newpath;
+};
+
+struct io_mkdir___7 {
+	struct delayed_filename filename;
+};
+
+struct io_link___7 {
+	struct delayed_filename oldpath;
+	struct delayed_filename newpath;
 };
 
 struct io_connect {
