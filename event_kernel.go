@@ -31,8 +31,8 @@ type kernelEvent struct {
 	sections [probeTagTAG_ADDR + 1]section
 
 	exes        *exeNames // nil: none are known
-	path, other []byte   // buffers for paths
-	argv        [][]byte // buffer for arguments
+	path, other []byte    // buffers for paths
+	argv        [][]byte  // buffer for arguments
 }
 
 // probeMntNsNone is MNT_NS_NONE in record.bpf.h.
