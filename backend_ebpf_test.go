@@ -1382,7 +1382,6 @@ func TestEBPFIdentity(t *testing.T) {
 			{fields{"path": "/none"}, os.Getpid(), own, "the actor"},
 			{fields{"type": "process_spawn"}, os.Getpid(), own, "the actor"},
 			{fields{"type": "exec", "pid": float64(child)}, a.pid(), program, "its child"},
-			{fields{"type": "file_open", "pid": float64(child)}, a.pid(), program, "its child"},
 		} {
 			got := filter(events(lines, id), tt.want)
 			if len(got) == 0 {

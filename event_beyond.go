@@ -15,6 +15,8 @@ import (
 func (e *kernelEvent) appendBeyond(l *line) {
 	h := &e.header
 	switch e.kind() {
+	case probeKindKIND_DNS:
+		e.appendDNS(l)
 	case probeKindKIND_TRUNCATE:
 		e.appendPath(l)
 		l.int("length", int64(h.Value[0]|h.Value[1]<<32)) // the second is there in 32-bit calls

@@ -28,11 +28,13 @@ type kernelEvent struct {
 	header   probeEvent
 	scopeUID uint32 // events by other users say so
 	finished bool   // what came of it has been added; see finish
-	sections [probeTagTAG_ADDR + 1]section
+	sections [probeTagTAG_DATA + 1]section
 
 	exes        *exeNames // nil: none are known
-	path, other []byte    // buffers for paths
-	argv        [][]byte  // buffer for arguments
+	hosts       hostNames
+	message     dnsMessage
+	path, other []byte   // buffers for paths
+	argv        [][]byte // buffer for arguments
 }
 
 // probeMntNsNone is MNT_NS_NONE in record.bpf.h.
@@ -145,6 +147,11 @@ func (e *kernelEvent) typ() string {
 		return "accept"
 	case probeKindKIND_URING_DONE, probeKindKIND_EXE:
 		return "" // of no interest by itself
+	case probeKindKIND_DNS:
+		if len(e.message.questions)+len(e.message.answers) == 0 {
+			return "" // a part of a message, or none
+		}
+		return "dns"
 	}
 	return "unknown_" + strconv.Itoa(int(e.header.Kind))
 }
@@ -207,6 +214,9 @@ func (e *kernelEvent) append(l *line) {
 		l.text("target", e.sections[probeTagTAG_NAME2].data)
 	case probeKindKIND_CONNECT:
 		e.appendAddr(l)
+		if host := e.hosts.lookup(e.addr().Addr()); host != nil {
+			l.text("host", host)
+		}
 	case probeKindKIND_BIND:
 		e.appendAddr(l)
 		l.int("fd", int64(int32(h.Value[1])))
@@ -421,14 +431,18 @@ func (x *exeNames) name(number uint32) []byte {
 	return nil
 }
 
-// learn keeps the path in the record of a program that has been started or was told of.
+// learn keeps what later events need: the path of a program that has been started or
+// was told of, and the addresses that a server of names has given.
 func (e *kernelEvent) learn() {
-	s := &e.sections[probeTagTAG_PATH]
-	if k := e.kind(); k != probeKindKIND_EXEC && k != probeKindKIND_EXE || e.exes == nil || !s.set || s.flags&probeSectionFlagSECTION_UNREADABLE != 0 {
-		return
+	switch s := &e.sections[probeTagTAG_PATH]; e.kind() {
+	case probeKindKIND_EXEC, probeKindKIND_EXE:
+		if e.exes != nil && s.set && s.flags&probeSectionFlagSECTION_UNREADABLE == 0 {
+			slot := &e.exes[e.header.Exe%probeExeSlots]
+			slot.number, slot.path = e.header.Exe, appendNames(slot.path[:0], s.data)
+		}
+	case probeKindKIND_DNS:
+		e.learnNames()
 	}
-	slot := &e.exes[e.header.Exe%probeExeSlots]
-	slot.number, slot.path = e.header.Exe, appendNames(slot.path[:0], s.data)
 }
 
 // splitStrings appends the strings in data, each with a NUL behind it but for a

@@ -16,6 +16,7 @@
 #include <bpf/bpf_tracing.h>
 #include "state.bpf.h"
 #include "path.bpf.h"
+#include "dns.bpf.h"
 #include "uring.bpf.h"
 
 #define O_WRONLY 01
@@ -202,7 +203,9 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 
 	if (!shape)
 		return 0;
-	elsewhere = shape->how == HOW_ELSEWHERE || shape->how == HOW_CLONE3;
+	/* No copy need see the entry into a read, as reads are not always looked at. */
+	elsewhere =
+	    shape->how == HOW_ELSEWHERE || shape->how == HOW_CLONE3 || shape->kind == KIND_DNS;
 	t = current_in_scope();
 	if (!t)
 		return 0;
@@ -222,8 +225,10 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	}
 	if (t->call.kind) {
 		s = scratch_of(HOOK_EXIT);
-		if (s)
+		if (s && t->call.kind != KIND_DNS)
 			emit_call(s, t, ret);
+		if (s && READ_ONCE(dns_in_use))
+			emit_dns_call(s, t, ret);
 		t->call.kind = 0;
 		t->closed = true;
 		t->restarts = ret <= -ERESTARTSYS && ret >= -ERESTARTNOHAND;

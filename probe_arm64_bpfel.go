@@ -66,6 +66,10 @@ const (
 	probeHowHOW_PIDFD      probeHow = 12
 	probeHowHOW_ACCEPT     probeHow = 15
 	probeHowHOW_SOCKETCALL probeHow = 14
+	probeHowHOW_DNS        probeHow = 17
+	probeHowHOW_DNS_MSG    probeHow = 18
+	probeHowHOW_DNS_MMSG   probeHow = 19
+	probeHowHOW_DNS_IOV    probeHow = 20
 	probeHowHOW_STAMP      probeHow = 16
 	probeHowHOW_CREAT      probeHow = 13
 )
@@ -104,6 +108,7 @@ const (
 	probeKindKIND_UNIX_CONNECT probeKind = 29
 	probeKindKIND_ACCEPT       probeKind = 30
 	probeKindKIND_URING_ENTER  probeKind = 31
+	probeKindKIND_DNS          probeKind = 34
 	probeKindKIND_EXE          probeKind = 33
 	probeKindKIND_URING_DONE   probeKind = 32
 )
@@ -175,6 +180,7 @@ const (
 	probeTagTAG_DIR2  probeTag = 5
 	probeTagTAG_ARGV  probeTag = 6
 	probeTagTAG_ADDR  probeTag = 7
+	probeTagTAG_DATA  probeTag = 8
 )
 
 type probeTask struct {
@@ -234,6 +240,7 @@ const (
 	probeVarCopy              = "copy"
 	probeVarCurrentGeneration = "current_generation"
 	probeVarCurrentWindow     = "current_window"
+	probeVarDnsInUse          = "dns_in_use"
 	probeVarEventFlagType     = "event_flag_type"
 	probeVarHowType           = "how_type"
 	probeVarKindType          = "kind_type"
@@ -335,6 +342,7 @@ type probeVariableSpecs struct {
 	Copy              *ebpf.VariableSpec `ebpf:"copy"`
 	CurrentGeneration *ebpf.VariableSpec `ebpf:"current_generation"`
 	CurrentWindow     *ebpf.VariableSpec `ebpf:"current_window"`
+	DnsInUse          *ebpf.VariableSpec `ebpf:"dns_in_use"`
 	EventFlagType     *ebpf.VariableSpec `ebpf:"event_flag_type"`
 	HowType           *ebpf.VariableSpec `ebpf:"how_type"`
 	KindType          *ebpf.VariableSpec `ebpf:"kind_type"`
@@ -405,6 +413,7 @@ type probeVariables struct {
 	Copy              *ebpf.Variable `ebpf:"copy"`
 	CurrentGeneration *ebpf.Variable `ebpf:"current_generation"`
 	CurrentWindow     *ebpf.Variable `ebpf:"current_window"`
+	DnsInUse          *ebpf.Variable `ebpf:"dns_in_use"`
 	EventFlagType     *ebpf.Variable `ebpf:"event_flag_type"`
 	HowType           *ebpf.Variable `ebpf:"how_type"`
 	KindType          *ebpf.Variable `ebpf:"kind_type"`

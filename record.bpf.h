@@ -17,6 +17,8 @@
 #define PATH_STEPS 4096	  /* directories and mounts from a file to the root */
 #define PATH_STEPS_OLD 64 /* where there is no bpf_loop */
 #define TAIL_LEN 32768	  /* a power of two: offsets are masked with it */
+#define DNS_LEN 2048	  /* bytes of a message that are looked at */
+#define DNS_MESSAGES 8	  /* of those that are sent at once */
 #define URING_OPS 64	  /* io_uring has fewer operations */
 #define LOSS_SLOTS 2048
 #define EXE_SLOTS 2048	    /* numbers of programs that Go remembers */
@@ -56,6 +58,7 @@ enum kind {
 	KIND_UNIX_CONNECT = 29,
 	KIND_ACCEPT = 30,
 	KIND_URING_ENTER = 31, /* no event: stamps what is submitted in it */
+	KIND_DNS = 34,	       /* a message to or from a server of names */
 	KIND_EXE = 33,	       /* no event: the path of the program with that number */
 	KIND_URING_DONE = 32,  /* what came of the request whose record was held */
 };
@@ -77,6 +80,10 @@ enum how {
 	HOW_PIDFD = 12,	     /* the process behind a descriptor */
 	HOW_ACCEPT = 15,     /* who is behind the new socket */
 	HOW_SOCKETCALL = 14, /* whatever the first argument says, with arguments in memory */
+	HOW_DNS = 17,	     /* one buffer */
+	HOW_DNS_MSG = 18,    /* a struct msghdr */
+	HOW_DNS_MMSG = 19,   /* many of them */
+	HOW_DNS_IOV = 20,    /* an array of struct iovec */
 	HOW_STAMP = 16,	     /* not at all: for what is done in it by other means */
 	HOW_CREAT = 13,	     /* HOW_OPEN, with the flags that creat(2) stands for */
 };
@@ -110,6 +117,7 @@ enum tag {
 	TAG_DIR2 = 5,
 	TAG_ARGV = 6, /* the new program's arguments, each with a NUL */
 	TAG_ADDR = 7, /* a struct sockaddr */
+	TAG_DATA = 8, /* of a message */
 };
 
 enum section_flag {

@@ -18,6 +18,7 @@
 #define SOCK_RAW 3
 #define TCP_SYN_SENT 2
 #define TCP_CLOSE 7
+#define DNS_PORT __builtin_bswap16(53)
 #define SOCKFS_MAGIC 0x534F434B
 
 /* The socket behind a file, or NULL if there is none. */
@@ -87,6 +88,8 @@ __noinline u32 put_sock_addr(struct scratch *s, u32 off, u64 sock_address, u32 p
 		BPF_CORE_READ_INTO(&addr.v6, sk, __sk_common.skc_v6_daddr);
 	else
 		BPF_CORE_READ_INTO(&addr.v6, sk, __sk_common.skc_v6_rcv_saddr);
+	if (peer && addr.port == DNS_PORT)
+		dns_in_use = true;
 	__builtin_memcpy(tail_at(s, off + sizeof(struct section)), &addr, sizeof(addr));
 	return section_end(s, off, sizeof(addr), TAG_ADDR, 0);
 }
@@ -138,6 +141,8 @@ static __always_inline u32 settle_destination(struct scratch *s, u32 off, u32 le
 		s->event.kind = KIND_UNIX_CONNECT;
 		return put_start(s, off, 0, AT_FDCWD, TAG_DIR);
 	}
+	if (len >= 2 * sizeof(*family) && family[1] == DNS_PORT)
+		dns_in_use = true;
 	if (len >= sizeof(*family) && !*family) {
 		if (own == AF_INET6 && type != SOCK_RAW)
 			return 0;

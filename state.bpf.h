@@ -64,6 +64,10 @@ const volatile u64 ring_headroom; /* of them, kept free of events so that a mark
 u64 current_window;
 u32 current_generation;
 
+/* Whether something in scope has talked to a server of names: until then, reads and writes are not
+ * looked at. */
+bool dns_in_use;
+
 /* The last number that a program has got; each exec gives one. */
 u32 last_exe;
 
@@ -205,6 +209,8 @@ static __always_inline const volatile struct shape *shape_of(u64 number)
 	if (!shapes[0][number].kind && !shapes[1][number].kind)
 		return NULL;
 	shape = &shapes[current_abi()][number];
+	if (shape->kind == KIND_DNS && !READ_ONCE(dns_in_use))
+		return NULL;
 	return shape->kind ? shape : NULL;
 }
 

@@ -96,14 +96,23 @@ var syscallMeanings = map[string]probeShape{
 	"rt_tgsigqueueinfo": how(values(probeKindKIND_SIGNAL, 0, 2), probeHowHOW_ELSEWHERE),
 	"pidfd_send_signal": how(values(probeKindKIND_SIGNAL, none, 1), probeHowHOW_ELSEWHERE),
 
-	"connect":        how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
-	"bind":           how(values(probeKindKIND_BIND, none, none), probeHowHOW_BIND),
-	"listen":         how(values(probeKindKIND_LISTEN, none, none), probeHowHOW_LISTEN),
-	"accept":         how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
-	"accept4":        how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
-	"sendto":         how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
-	"sendmsg":        how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
-	"sendmmsg":       how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG),
+	"connect":  how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
+	"bind":     how(values(probeKindKIND_BIND, none, none), probeHowHOW_BIND),
+	"listen":   how(values(probeKindKIND_LISTEN, none, none), probeHowHOW_LISTEN),
+	"accept":   how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
+	"accept4":  how(values(probeKindKIND_ACCEPT, none, none), probeHowHOW_ACCEPT),
+	"sendto":   how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
+	"sendmsg":  how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
+	"sendmmsg": how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG),
+	// What goes to and comes from servers of names.
+	"read":     dns(probeHowHOW_DNS, true),
+	"write":    dns(probeHowHOW_DNS, false),
+	"readv":    dns(probeHowHOW_DNS_IOV, true),
+	"writev":   dns(probeHowHOW_DNS_IOV, false),
+	"recvfrom": dnsFrom(dns(probeHowHOW_DNS, true), 4),
+	"recvmsg":  dns(probeHowHOW_DNS_MSG, true),
+	"recvmmsg": dns(probeHowHOW_DNS_MMSG, true),
+
 	"io_uring_enter": how(values(probeKindKIND_URING_ENTER, none, none), probeHowHOW_STAMP),
 
 	"socketcall": how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SOCKETCALL),
@@ -113,7 +122,7 @@ var syscallMeanings = map[string]probeShape{
 // (linux/net.h). The 32-bit table has them from socketcallBase on, where no system
 // call has its number.
 var socketcalls = map[int]string{
-	2: "bind", 3: "connect", 4: "listen", 5: "accept", 11: "sendto", 16: "sendmsg", 18: "accept4", 20: "sendmmsg",
+	2: "bind", 3: "connect", 4: "listen", 5: "accept", 11: "sendto", 12: "recvfrom", 16: "sendmsg", 17: "recvmsg", 18: "accept4", 19: "recvmmsg", 20: "sendmmsg",
 }
 
 // uringOperations are the operations of io_uring that are watched
@@ -161,6 +170,21 @@ func named(s probeShape, dir, name uint8) probeShape {
 // name is a call on one name and a value.
 func name(kind probeKind, dir, name, value uint8) probeShape {
 	return named(values(kind, value, none), dir, name)
+}
+
+// dns is a call that gets or sends a message.
+func dns(h probeHow, received bool) probeShape {
+	s := how(values(probeKindKIND_DNS, none, none), h)
+	if received {
+		s.Value[0] = cwd
+	}
+	return s
+}
+
+// dnsFrom is such a call that takes an address, too.
+func dnsFrom(s probeShape, address uint8) probeShape {
+	s.Value[1] = address
+	return s
 }
 
 // text is a call with a string besides that is not the name of a file.

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: GPL-2.0 OR MIT */
+/*
+ * Messages to and from servers of names (port 53), as they are in the memory of the
+ * one who asks: once sent, or once received.
+ */
+#ifndef __DNS_BPF_H__
+#define __DNS_BPF_H__
+
+#include "socket.bpf.h"
+
+#define DNS_PIECES 4 /* that a message is gathered from; resolvers use one or two */
+
+/* What struct msghdr and struct iovec start with, in either ABI. */
+struct message {
+	u64 name;
+	u64 namelen;
+	u64 iov;
+	u64 pieces;
+};
+
+__noinline u64 user_word(u64 address, u32 index)
+{
+	u64 word = 0;
+
+	if (current_abi())
+		bpf_probe_read_user(&word, 4, (void *)(address + 4 * index));
+	else
+		bpf_probe_read_user(&word, 8, (void *)(address + 8 * index));
+	return word;
+}
+
+/* Puts len bytes at a place in the tail; returns how many are there, all or none. */
+__noinline u32 put_bytes(struct scratch *s, u32 at, u64 from, u32 len)
+{
+	if (!s || len > DNS_LEN)
+		return 0;
+	return bpf_probe_read_user(tail_at(s, at), len, (void *)from) ? 0 : len;
+}
+
+/* Appends len bytes from a buffer, or if pieces is not zero, from as many struct iovec. */
+__noinline u32 put_data(struct scratch *s, u32 off, u64 from, u32 pieces, u64 len)
+{
+	u32 start = off + sizeof(struct section), at = start, left, n;
+
+	if (!s)
+		return off;
+	left = len > DNS_LEN ? DNS_LEN : len;
+	if (!pieces)
+		at += put_bytes(s, at, from, left);
+	for (u32 i = 0; i < DNS_PIECES && i < pieces; i++) {
+		n = user_word(from, 2 * i + 1);
+		if (n > left)
+			n = left;
+		n = put_bytes(s, at, user_word(from, 2 * i), n);
+		at += n;
+		left -= n;
+	}
+	return section_end(s, off, at - start, TAG_DATA, at - start < len ? SECTION_CUT : 0);
+}
+
+/*
+ * Sends the record of one message of len bytes, if its other end is a server of
+ * names: the one that the socket is connected to, or the one in the address.
+ */
+__noinline int emit_dns(struct scratch *s, struct task *t, u64 sock, struct message *m, u64 len)
+{
+	struct sock *sk = (struct sock *)sock;
+	u32 off;
+
+	if (!s || !t || !m)
+		return 0;
+	event_begin(s, t, KIND_DNS);
+	put_protocol(s, sk);
+	s->event.value[1] = t->call.value[0] == ARG_CWD; /* received */
+	if (BPF_CORE_READ(sk, __sk_common.skc_dport))
+		off = put_sock_addr(s, 0, sock, true);
+	else if (m->name)
+		off = put_user_addr(s, 0, m->name, m->namelen);
+	else
+		return 0;
+	if (((u16 *)tail_at(s, sizeof(struct section)))[1] != DNS_PORT)
+		return 0;
+	off = put_data(s, off, m->iov, m->pieces, len);
+	event_end(s, off);
+	return 0;
+}
+
+static __always_inline void read_message(struct message *m, u64 address)
+{
+	m->name = user_word(address, 0);
+	m->namelen = (u32)user_word(address, 1);
+	m->iov = user_word(address, 2);
+	m->pieces = user_word(address, 3);
+}
+
+/* Sends the records of the messages of a system call that went well. */
+__noinline int emit_dns_call(struct scratch *s, struct task *t, long ret)
+{
+	struct message m = {};
+	struct sock *sk;
+	u64 address, len = ret;
+	u32 size;
+
+	if (!s || !t || ret <= 0)
+		return 0;
+	sk = sock_of(arg(t, 0));
+	if (!sk || !is_inet(sk))
+		return 0;
+	switch (t->call.how) {
+	case HOW_SENDTO:
+	case HOW_DNS:
+		m.iov = arg(t, 1);
+		m.name = arg(t, t->call.kind == KIND_DNS ? t->call.value[1] : 4);
+		m.namelen = sizeof(struct sockaddr);
+		break;
+	case HOW_SENDMSG:
+	case HOW_DNS_MSG:
+		read_message(&m, arg(t, 1));
+		break;
+	case HOW_DNS_IOV:
+		m.iov = arg(t, 1);
+		m.pieces = arg(t, 2);
+		break;
+	case HOW_SENDMMSG:
+	case HOW_DNS_MMSG:
+		/* A struct mmsghdr is a struct msghdr (seven words) and its length. */
+		address = arg(t, 1);
+		size = current_abi() ? 32 : 64;
+		for (u32 i = 0; i < DNS_MESSAGES && i < ret; i++, address += size) {
+			read_message(&m, address);
+			len = 0;
+			bpf_probe_read_user(&len, 4, (void *)(address + (current_abi() ? 28 : 56)));
+			emit_dns(s, t, (u64)sk, &m, len);
+		}
+		return 0;
+	default:
+		return 0;
+	}
+	emit_dns(s, t, (u64)sk, &m, len);
+	return 0;
+}
+
+#endif
