@@ -236,6 +236,9 @@ func (e *kernelEvent) append(l *line) {
 	if h.Call&probeCallUring != 0 {
 		l.bool("io_uring", true)
 	}
+	if h.Flags&uint16(probeEventFlagEVENT_RACED) != 0 && e.kind() != probeKindKIND_OPEN {
+		l.bool("raced", true)
+	}
 	if e.held() {
 		l.bool("pending", true)
 	} else if h.Ret < 0 && h.Ret > -4096 {

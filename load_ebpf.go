@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 
@@ -24,6 +25,7 @@ type kernelObjects struct {
 	ring                    *ringbuf.Reader // of the map Events
 	introduce, mark, takeIn *ebpf.Program   // the sidecar runs them
 	hooks                   []*ebpf.Program // in the order to attach them in
+	cgroups                 []*ebpf.Program
 	links                   []link.Link
 }
 
@@ -37,6 +39,9 @@ type kernelState struct {
 // hookNames are the programs on the kernel's hooks, in the order to attach them in:
 // with the exit first, no entry is seen whose exit is not.
 var hookNames = []string{probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal, probeProgOnUringComplete, probeProgOnUringSubmit}
+
+// cgroupNames are the programs on cgroups, one copy each: nothing skips them.
+var cgroupNames = []string{probeProgOnUdp4, probeProgOnUdp6}
 
 const (
 	// copiesIfPreempted is how many programs there are on each hook where one can
@@ -117,6 +122,7 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 		})
 	}
 	o.hooks = make([]*ebpf.Program, len(hookNames)*copies)
+	o.cgroups = make([]*ebpf.Program, len(cgroupNames))
 	for i := range copies {
 		if err := spec.Variables[probeVarCopy].Set(uint32(i)); err != nil {
 			return err
@@ -132,6 +138,7 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 			probeMapEvents:    o.Events,
 			probeMapTasks:     o.Tasks,
 			probeMapScratches: o.Scratches,
+			probeMapSending:   o.Sending,
 			".bss":            o.Bss,
 			".rodata":         constants.Map,
 		}
@@ -142,6 +149,14 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 			load(&o.introduce, probeProgIntroduce, maps)
 			load(&o.mark, probeProgMark, maps)
 			load(&o.takeIn, probeProgTakeIn, maps)
+			for c, name := range cgroupNames {
+				loads = append(loads, func() (err error) {
+					if o.cgroups[c], err = loadProgram(spec.Programs[name], maps, kernel); errors.Is(err, os.ErrPermission) {
+						return nil // for want of CAP_NET_ADMIN; see attachCgroups
+					}
+					return err
+				})
+			}
 		}
 	}
 	errs := make([]error, len(loads))
@@ -206,8 +221,46 @@ func (o *kernelObjects) attach() error {
 		}
 		o.links = append(o.links, l)
 	}
-	return nil
+	return o.attachCgroups()
 }
+
+// attachCgroups puts the programs on cgroups on the root of cgroup v2. Where there is
+// none, or this process may not, where messages go is read from their senders' memory.
+func (o *kernelObjects) attachCgroups() error {
+	root, err := cgroupRoot()
+	if err != nil || root == "" || slices.Contains(o.cgroups, nil) {
+		return err
+	}
+	for i, attach := range []ebpf.AttachType{ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg} {
+		l, err := link.AttachCgroup(link.CgroupOptions{Path: root, Attach: attach, Program: o.cgroups[i]})
+		if errors.Is(err, os.ErrPermission) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("attach %s to %s: %w", cgroupNames[i], root, err)
+		}
+		o.links = append(o.links, l)
+	}
+	return o.UdpHooked.Set(true)
+}
+
+// cgroupRoot returns where cgroup v2 is mounted; it is empty if that is nowhere.
+func cgroupRoot() (string, error) {
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return "", fmt.Errorf("find cgroup v2: %w", err)
+	}
+	for mount := range strings.Lines(string(mounts)) {
+		// Before the dash: id, parent, device, root, mount point; after it: type (proc_pid_mountinfo(5)).
+		before, after, _ := strings.Cut(mount, " - ")
+		if fields := strings.Fields(before); strings.HasPrefix(after, "cgroup2 ") && len(fields) > 4 && fields[3] == "/" {
+			return octal.Replace(fields[4]), nil
+		}
+	}
+	return "", nil
+}
+
+// octal undoes what the kernel does to mount points for mountinfo.
+var octal = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 // tracepoints has the names of those that programs of that type go to, newest first.
 // Programs of the other type have theirs from the kernel's types.
@@ -234,7 +287,7 @@ func (o *kernelObjects) Close() (err error) {
 	for _, l := range o.links {
 		err = errors.Join(err, l.Close())
 	}
-	for _, p := range append(o.hooks, o.introduce, o.mark, o.takeIn) {
+	for _, p := range slices.Concat(o.hooks, o.cgroups, []*ebpf.Program{o.introduce, o.mark, o.takeIn}) {
 		err = errors.Join(err, p.Close())
 	}
 	if o.ring != nil {

@@ -257,6 +257,7 @@ __noinline u32 put_name(struct scratch *s, u32 off, s32 dirfd, u64 address, u32 
 	if (!s)
 		return off;
 	next = put_string(s, off, address, tag);
+	compare_early(s, off, tag == TAG_NAME2);
 	return put_start(s, next, *tail_at(s, off + sizeof(struct section)), dirfd, tag + 1);
 }
 

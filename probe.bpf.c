@@ -16,7 +16,7 @@
 #include <bpf/bpf_tracing.h>
 #include "state.bpf.h"
 #include "path.bpf.h"
-#include "dns.bpf.h"
+#include "early.bpf.h"
 #include "uring.bpf.h"
 
 #define O_WRONLY 01
@@ -34,6 +34,7 @@ SEC("tp_btf/sys_enter")
 int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 {
 	const volatile struct shape *shape = shape_of(number);
+	struct scratch *s;
 	struct task *t;
 
 	if (!shape)
@@ -50,6 +51,11 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 	}
 	call_begin(t, regs, shape);
 	t->entered = true;
+	if (shape->name != ARG_NONE || shape->name2 != ARG_NONE || is_on_socket(shape->how)) {
+		s = scratch_of(HOOK_ENTER);
+		if (s)
+			remember(s, t);
+	}
 	return 0;
 }
 
@@ -89,8 +95,10 @@ __noinline int emit_socket(struct scratch *s, struct task *t, long ret)
 	case HOW_BIND:
 		if (sk && ret == 0)
 			off = put_sock_addr(s, off, (u64)sk, false);
-		else
+		else {
 			off = put_user_addr(s, off, arg(t, 1), arg(t, 2));
+			compare_early(s, 0, 0);
+		}
 		break;
 	case HOW_LISTEN:
 		s->event.value[2] = arg(t, 1);
@@ -120,12 +128,14 @@ __noinline int emit_socket(struct scratch *s, struct task *t, long ret)
 
 __noinline int emit_call(struct scratch *s, struct task *t, long ret)
 {
-	u32 off = 0;
+	u32 off = 0, next;
 
 	if (!s || !t)
 		return 0;
 	if (t->call.how == HOW_SOCKETCALL && !unwrap_socketcall(t))
 		return 0;
+	s->early[0] = t->early[0];
+	s->early[1] = t->early[1];
 	event_begin(s, t, t->call.kind);
 	s->event.ret = ret;
 	s->event.value[0] = arg(t, t->call.value[0]);
@@ -185,10 +195,13 @@ __noinline int emit_call(struct scratch *s, struct task *t, long ret)
 	/* After an exec that failed too late, the name's address is in another program. */
 	if (t->call.name != ARG_NONE && t->mm == (u64)BPF_CORE_READ(bpf_get_current_task_btf(), mm))
 		off = put_name(s, off, arg(t, t->call.dir), arg(t, t->call.name), TAG_NAME);
-	if (t->call.dir2 == ARG_NONE && t->call.name2 != ARG_NONE)
-		off = put_string(s, off, arg(t, t->call.name2), TAG_NAME2);
-	else if (t->call.name2 != ARG_NONE)
+	if (t->call.dir2 == ARG_NONE && t->call.name2 != ARG_NONE) {
+		next = put_string(s, off, arg(t, t->call.name2), TAG_NAME2);
+		compare_early(s, off, 1);
+		off = next;
+	} else if (t->call.name2 != ARG_NONE) {
 		off = put_name(s, off, arg(t, t->call.dir2), arg(t, t->call.name2), TAG_NAME2);
+	}
 	event_end(s, off);
 	return 0;
 }
@@ -229,6 +242,8 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 			emit_call(s, t, ret);
 		if (s && READ_ONCE(dns_in_use))
 			emit_dns_call(s, t, ret);
+		if (is_on_socket(t->call.how))
+			forget();
 		t->call.kind = 0;
 		t->closed = true;
 		t->restarts = ret <= -ERESTARTSYS && ret >= -ERESTARTNOHAND;
@@ -380,6 +395,50 @@ int BPF_PROG(on_set_state, struct sock *sk, int from, int to)
 	event_end(s, off);
 	t->dialed = true;
 	return 0;
+}
+
+/* ---- programs: messages ---- */
+
+/* Where a message goes that is on its way, in the context of its sender. */
+static __always_inline int note_destination(struct bpf_sock_addr *ctx, bool v6)
+{
+	u64 task = (u64)bpf_get_current_task();
+	struct destinations *d = bpf_map_lookup_elem(&sending, &task);
+	struct sockaddr *addr;
+	u32 next;
+
+	if (!d)
+		return 1; /* which allows it, as always */
+	next = d->count;
+	if (next >= DESTINATIONS)
+		return 1;
+	d->count = next + 1;
+	addr = &d->address[next];
+	addr->family = v6 ? AF_INET6 : AF_INET;
+	addr->port = ctx->user_port;
+	if (v6) {
+		u32 *to = (u32 *)&addr->v6;
+
+		to[0] = ctx->user_ip6[0];
+		to[1] = ctx->user_ip6[1];
+		to[2] = ctx->user_ip6[2];
+		to[3] = ctx->user_ip6[3];
+	} else {
+		addr->v4 = ctx->user_ip4;
+	}
+	return 1;
+}
+
+SEC("cgroup/sendmsg4")
+int on_udp4(struct bpf_sock_addr *ctx)
+{
+	return note_destination(ctx, false);
+}
+
+SEC("cgroup/sendmsg6")
+int on_udp6(struct bpf_sock_addr *ctx)
+{
+	return note_destination(ctx, true);
 }
 
 /* ---- programs: io_uring ---- */

@@ -20,6 +20,19 @@ const (
 	probeArgARG_NONE probeArg = 7
 )
 
+type probeDestinations struct {
+	_       structs.HostLayout
+	Count   uint32
+	Used    uint32
+	Address [8]struct {
+		_      structs.HostLayout
+		Family uint16
+		Port   uint16
+		V4     uint32
+		_      [20]byte
+	}
+}
+
 type probeEvent struct {
 	_      structs.HostLayout
 	TsNs   uint64
@@ -45,6 +58,7 @@ type probeEventFlag uint32
 const (
 	probeEventFlagEVENT_SCRIPT   probeEventFlag = 1
 	probeEventFlagEVENT_FILELESS probeEventFlag = 2
+	probeEventFlagEVENT_RACED    probeEventFlag = 8
 	probeEventFlagEVENT_HELD     probeEventFlag = 4
 )
 
@@ -143,6 +157,7 @@ type probeScratch struct {
 	_     structs.HostLayout
 	Event probeEvent
 	Tail  [49152]uint8
+	Early [2]uint64
 }
 
 type probeSection struct {
@@ -211,6 +226,7 @@ type probeTask struct {
 	Watched   uint8
 	Restarts  uint8
 	Number    uint16
+	Early     [2]uint64
 	Mm        uint64
 	Signalled uint64
 	Bprm      uint64
@@ -223,6 +239,7 @@ type probeTask struct {
 const (
 	probeMapEvents            = "events"
 	probeMapScratches         = "scratches"
+	probeMapSending           = "sending"
 	probeMapTasks             = "tasks"
 	probeProgIntroduce        = "introduce"
 	probeProgMark             = "mark"
@@ -232,6 +249,8 @@ const (
 	probeProgOnSignal         = "on_signal"
 	probeProgOnSysEnter       = "on_sys_enter"
 	probeProgOnSysExit        = "on_sys_exit"
+	probeProgOnUdp4           = "on_udp4"
+	probeProgOnUdp6           = "on_udp6"
 	probeProgOnUringComplete  = "on_uring_complete"
 	probeProgOnUringSubmit    = "on_uring_submit"
 	probeProgTakeIn           = "take_in"
@@ -264,6 +283,7 @@ const (
 	probeVarTakenProcesses    = "taken_processes"
 	probeVarTakenTasks        = "taken_tasks"
 	probeVarTakenUid          = "taken_uid"
+	probeVarUdpHooked         = "udp_hooked"
 	probeVarUringOps          = "uring_ops"
 	probeVarWantedGeneration  = "wanted_generation"
 	probeVarWantedPid         = "wanted_pid"
@@ -319,6 +339,8 @@ type probeProgramSpecs struct {
 	OnSignal        *ebpf.ProgramSpec `ebpf:"on_signal"`
 	OnSysEnter      *ebpf.ProgramSpec `ebpf:"on_sys_enter"`
 	OnSysExit       *ebpf.ProgramSpec `ebpf:"on_sys_exit"`
+	OnUdp4          *ebpf.ProgramSpec `ebpf:"on_udp4"`
+	OnUdp6          *ebpf.ProgramSpec `ebpf:"on_udp6"`
 	OnUringComplete *ebpf.ProgramSpec `ebpf:"on_uring_complete"`
 	OnUringSubmit   *ebpf.ProgramSpec `ebpf:"on_uring_submit"`
 	TakeIn          *ebpf.ProgramSpec `ebpf:"take_in"`
@@ -330,6 +352,7 @@ type probeProgramSpecs struct {
 type probeMapSpecs struct {
 	Events    *ebpf.MapSpec `ebpf:"events"`
 	Scratches *ebpf.MapSpec `ebpf:"scratches"`
+	Sending   *ebpf.MapSpec `ebpf:"sending"`
 	Tasks     *ebpf.MapSpec `ebpf:"tasks"`
 }
 
@@ -366,6 +389,7 @@ type probeVariableSpecs struct {
 	TakenProcesses    *ebpf.VariableSpec `ebpf:"taken_processes"`
 	TakenTasks        *ebpf.VariableSpec `ebpf:"taken_tasks"`
 	TakenUid          *ebpf.VariableSpec `ebpf:"taken_uid"`
+	UdpHooked         *ebpf.VariableSpec `ebpf:"udp_hooked"`
 	UringOps          *ebpf.VariableSpec `ebpf:"uring_ops"`
 	WantedGeneration  *ebpf.VariableSpec `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.VariableSpec `ebpf:"wanted_pid"`
@@ -393,6 +417,7 @@ func (o *probeObjects) Close() error {
 type probeMaps struct {
 	Events    *ebpf.Map `ebpf:"events"`
 	Scratches *ebpf.Map `ebpf:"scratches"`
+	Sending   *ebpf.Map `ebpf:"sending"`
 	Tasks     *ebpf.Map `ebpf:"tasks"`
 }
 
@@ -400,6 +425,7 @@ func (m *probeMaps) Close() error {
 	return _ProbeClose(
 		m.Events,
 		m.Scratches,
+		m.Sending,
 		m.Tasks,
 	)
 }
@@ -437,6 +463,7 @@ type probeVariables struct {
 	TakenProcesses    *ebpf.Variable `ebpf:"taken_processes"`
 	TakenTasks        *ebpf.Variable `ebpf:"taken_tasks"`
 	TakenUid          *ebpf.Variable `ebpf:"taken_uid"`
+	UdpHooked         *ebpf.Variable `ebpf:"udp_hooked"`
 	UringOps          *ebpf.Variable `ebpf:"uring_ops"`
 	WantedGeneration  *ebpf.Variable `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.Variable `ebpf:"wanted_pid"`
@@ -454,6 +481,8 @@ type probePrograms struct {
 	OnSignal        *ebpf.Program `ebpf:"on_signal"`
 	OnSysEnter      *ebpf.Program `ebpf:"on_sys_enter"`
 	OnSysExit       *ebpf.Program `ebpf:"on_sys_exit"`
+	OnUdp4          *ebpf.Program `ebpf:"on_udp4"`
+	OnUdp6          *ebpf.Program `ebpf:"on_udp6"`
 	OnUringComplete *ebpf.Program `ebpf:"on_uring_complete"`
 	OnUringSubmit   *ebpf.Program `ebpf:"on_uring_submit"`
 	TakeIn          *ebpf.Program `ebpf:"take_in"`
@@ -469,6 +498,8 @@ func (p *probePrograms) Close() error {
 		p.OnSignal,
 		p.OnSysEnter,
 		p.OnSysExit,
+		p.OnUdp4,
+		p.OnUdp6,
 		p.OnUringComplete,
 		p.OnUringSubmit,
 		p.TakeIn,

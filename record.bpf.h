@@ -128,6 +128,7 @@ enum section_flag {
 enum event_flag {
 	EVENT_SCRIPT = 1,   /* the kernel ran an interpreter for the program */
 	EVENT_FILELESS = 2, /* the program's file has no name in any directory */
+	EVENT_RACED = 8,    /* a name or address was another one at the exit than at the entry */
 	EVENT_HELD = 4,	    /* ret is the request's token until a KIND_URING_DONE has the result */
 };
 

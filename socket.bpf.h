@@ -50,20 +50,6 @@ static __always_inline bool is_unix(struct sock *sk)
 	return BPF_CORE_READ(sk, __sk_common.skc_family) == AF_UNIX;
 }
 
-/* The layout of struct sockaddr_in and struct sockaddr_in6. */
-struct sockaddr {
-	u16 family;
-	__be16 port;
-	union {
-		__be32 v4;
-		struct {
-			u32 flowinfo;
-			u8 v6[16];
-			u32 scope_id;
-		};
-	};
-};
-
 /* Appends the address that the socket is bound to or, if peer, connected to. */
 __noinline u32 put_sock_addr(struct scratch *s, u32 off, u64 sock_address, u32 peer)
 {
@@ -123,6 +109,27 @@ static __always_inline void put_protocol(struct scratch *s, struct sock *sk)
 		s->event.value[0] = protocol_of(sk);
 }
 
+/* Appends where the kernel has sent the next of the task's messages; or returns zero if it has not
+ * said. */
+static __always_inline u32 put_sent_to(struct scratch *s)
+{
+	u64 task = (u64)bpf_get_current_task();
+	struct destinations *d = bpf_map_lookup_elem(&sending, &task);
+	u32 next;
+
+	if (!d)
+		return 0;
+	next = d->used;
+	if (next >= d->count || next >= DESTINATIONS)
+		return 0;
+	d->used = next + 1;
+	if (d->address[next].port == DNS_PORT)
+		dns_in_use = true;
+	__builtin_memcpy(tail_at(s, sizeof(struct section)), &d->address[next],
+			 sizeof(struct sockaddr));
+	return section_end(s, 0, sizeof(struct sockaddr), TAG_ADDR, 0);
+}
+
 /*
  * Makes of an address, which is the first section and ends at off, where a connection
  * or message goes, and returns the end of it; or zero for nowhere in particular. The
@@ -154,9 +161,16 @@ static __always_inline u32 settle_destination(struct scratch *s, u32 off, u32 le
 /* Appends where a connection or message goes that the caller has an address of. */
 __noinline u32 put_destination(struct scratch *s, u64 address, u32 len)
 {
+	u32 off;
+
 	if (!s)
 		return 0;
-	return settle_destination(s, put_user_addr(s, 0, address, len), len);
+	off = put_sent_to(s);
+	if (off)
+		return off;
+	off = put_user_addr(s, 0, address, len);
+	compare_early(s, 0, 0);
+	return settle_destination(s, off, len);
 }
 
 /* The same where the kernel has taken over the address. */

@@ -17,7 +17,8 @@
  */
 struct scratch {
 	struct event event;
-	u8 tail[TAIL_LEN + ARGV_LEN];
+	u8 tail[TAIL_LEN + ARGV_LEN]; /* goes out with the event: nothing in between */
+	u64 early[2];		      /* of the task */
 };
 
 /* A task in scope, and the system call that it is in (call.kind zero: none). */
@@ -39,6 +40,7 @@ struct task {
 	u8 watched;    /* not in scope itself, but what it starts before a scope is set is */
 	u8 restarts;   /* a signal has interrupted the last system call, to go on afterwards */
 	u16 number;    /* of the system call, as in struct event */
+	u64 early[2];  /* checksums of the names or the address at entry; zero: not there yet */
 	u64 mm;	       /* at entry: an exec that fails late comes out with another one */
 	u64 signalled; /* the task to which a signal of this system call is already reported */
 	u64 bprm;      /* of the exec in this system call that is already reported */
@@ -111,8 +113,50 @@ struct {
 	__type(value, struct task);
 } tasks SEC(".maps");
 
+/*
+ * Where the messages of a task go, as the kernel has it: from its entry into a system
+ * call that sends some, to its exit. Tasks are addresses here, since cgroup programs
+ * have no task storage.
+ */
+#define DESTINATIONS 8
+struct destinations {
+	u32 count;
+	u32 used;
+	struct sockaddr {
+		u16 family;
+		__be16 port;
+		union {
+			__be32 v4;
+			struct {
+				u32 flowinfo;
+				u8 v6[16];
+				u32 scope_id;
+			};
+		};
+	} address[DESTINATIONS]; /* laid out as struct sockaddr_in and struct sockaddr_in6 */
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, u64);
+	__type(value, struct destinations);
+} sending SEC(".maps");
+
+/* Whether on_udp4 and on_udp6 are attached. */
+bool udp_hooked;
+
 /* One for each copy, CPU and hook: programs can interrupt each other, though not themselves. */
-enum hook { HOOK_EXIT, HOOK_EXEC, HOOK_FORK, HOOK_STATE, HOOK_SIGNAL, HOOK_URING, HOOKS };
+enum hook {
+	HOOK_ENTER,
+	HOOK_EXIT,
+	HOOK_EXEC,
+	HOOK_FORK,
+	HOOK_STATE,
+	HOOK_SIGNAL,
+	HOOK_URING,
+	HOOKS
+};
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, HOOKS); /* times the numbers of CPUs and copies */
@@ -279,6 +323,12 @@ static __always_inline void call_begin(struct task *t, struct pt_regs *regs,
 	t->forked = false;
 	t->closed = false;
 	__builtin_memcpy(&t->call, (const void *)shape, sizeof(t->call));
+}
+
+/* Whether a system call is given a socket and an address, or may be. */
+static __always_inline bool is_on_socket(u8 how)
+{
+	return (how >= HOW_CONNECT && how <= HOW_SENDMMSG) || how == HOW_SOCKETCALL;
 }
 
 static __always_inline u64 arg(struct task *t, u8 index)

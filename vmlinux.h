@@ -34,6 +34,7 @@ typedef _Bool bool;
 #define false 0
 
 enum bpf_map_type {
+	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
@@ -49,6 +50,14 @@ enum {
 /* The kernel's helpers, to ask which of them there are. */
 enum bpf_func_id {
 	BPF_FUNC_loop = 181,
+};
+
+/* The context of programs on a cgroup's sockets: part of the kernel's interface. */
+struct bpf_sock_addr {
+	__u32 user_family;
+	__u32 user_ip4;
+	__u32 user_ip6[4];
+	__u32 user_port;
 };
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)

@@ -1,0 +1,285 @@
+//go:build linux && (amd64 || arm64)
+
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// race makes rounds of act while another thread turns the contents of memory from one
+// to the other and back without end. Only the last byte differs, so that there is
+// never anything else in it.
+func race(rounds int, one, other []byte, act func(address unsafe.Pointer) error) error {
+	memory := make([]byte, len(one)+8)
+	copy(memory, one)
+	last := len(one) - 1
+	for one[last] == other[last] {
+		last--
+	}
+	var over atomic.Bool
+	done := make(chan struct{})
+	// A word of its own is changed at once.
+	word := (*uint32)(unsafe.Pointer(uintptr(unsafe.Pointer(&memory[last])) &^ 3))
+	a := atomic.LoadUint32(word)
+	memory[last] = other[last]
+	b := atomic.LoadUint32(word)
+	go func() {
+		defer close(done)
+		for !over.Load() {
+			atomic.StoreUint32(word, a)
+			atomic.StoreUint32(word, b)
+		}
+	}()
+	defer func() { over.Store(true); <-done }()
+	for range rounds {
+		if err := act(unsafe.Pointer(&memory[0])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func init() {
+	// race-open opens one file or the other, and changes the mode of what it has opened.
+	actorDeeds["race-open"] = func(argv []string) (int, error) {
+		n, _ := strconv.Atoi(argv[0])
+		return 0, race(n, uringText(argv[1]), uringText(argv[2]), func(path unsafe.Pointer) error {
+			fd, _, errno := syscall.Syscall6(unix.SYS_OPENAT, unix.AT_FDCWD&0xffffffff, uintptr(path), unix.O_RDONLY, 0, 0, 0)
+			if errno != 0 {
+				return errno
+			}
+			defer syscall.Close(int(fd))
+			return syscall.Fchmod(int(fd), 0o600)
+		})
+	}
+	// race-send sends a datagram to one address or the other.
+	actorDeeds["race-send"] = func(argv []string) (int, error) {
+		n, _ := strconv.Atoi(argv[0])
+		port, _ := strconv.Atoi(argv[3])
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return 0, err
+		}
+		defer unix.Close(fd)
+		payload := []byte("x")
+		return 0, race(n, sockaddr(argv[1], port), sockaddr(argv[2], port), func(addr unsafe.Pointer) error {
+			_, _, errno := syscall.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&payload[0])), 1, 0, uintptr(addr), 16)
+			if errno != 0 && errno != unix.ECONNREFUSED {
+				return errno
+			}
+			return nil
+		})
+	}
+	// race-connect connects to one address or the other, at which somebody listens.
+	actorDeeds["race-connect"] = func(argv []string) (int, error) {
+		n, _ := strconv.Atoi(argv[0])
+		port, _ := strconv.Atoi(argv[3])
+		return 0, race(n, sockaddr(argv[1], port), sockaddr(argv[2], port), func(addr unsafe.Pointer) error {
+			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+			if err != nil {
+				return err
+			}
+			defer unix.Close(fd)
+			unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+			_, _, errno := syscall.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(addr), 16)
+			if errno != 0 {
+				return errno
+			}
+			return nil
+		})
+	}
+	// race-delete deletes one of two links or the other, and makes both again.
+	actorDeeds["race-delete"] = func(argv []string) (int, error) {
+		n, _ := strconv.Atoi(argv[0])
+		return 0, race(n, uringText(argv[1]), uringText(argv[2]), func(path unsafe.Pointer) error {
+			_, _, errno := syscall.Syscall6(unix.SYS_UNLINKAT, unix.AT_FDCWD&0xffffffff, uintptr(path), 0, 0, 0, 0)
+			if errno != 0 {
+				return errno
+			}
+			for _, link := range argv[1:] {
+				if err := unix.Symlinkat("/", unix.AT_FDCWD, link); err != nil && err != unix.EEXIST {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// TestEBPFRace has another thread change a path or an address all the time, and
+// compares what is told with what has happened.
+func TestEBPFRace(t *testing.T) {
+	s := startSession(t, ebpfOrSkip(t, 32<<20), 0) // none of so many may be lost
+	a := startActor(t)
+	s.scope(a.pid())
+	rounds := 10_000
+	if testing.Short() {
+		rounds = 500
+	}
+	n := strconv.Itoa(rounds)
+	const one, other = "127.66.0.1", "127.66.0.2"
+	// both checks that neither side of the race has won every time.
+	both := func(t *testing.T, counts map[string]int, keys ...string) {
+		t.Helper()
+		for _, key := range keys {
+			if counts[key] == 0 {
+				t.Errorf("%s was never used: %v", key, counts)
+			}
+		}
+	}
+	t.Run("open", func(t *testing.T) {
+		dir := t.TempDir()
+		paths := []string{dir + "/A", dir + "/B"}
+		for _, path := range paths {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.begin("open", "")
+		a.do("race-open", n, paths[0], paths[1])
+		got := events(s.end("open"), "open")
+		counts := map[string]int{}
+		for i := 0; i+1 < len(got); i += 2 {
+			if got[i]["type"] != "file_open" || got[i+1]["type"] != "chmod" || got[i]["path"] != got[i+1]["path"] {
+				t.Fatalf("events %d and the next are %v", i, got[i:i+2])
+			}
+			counts[got[i].str("path")]++
+		}
+		if len(got) != 2*rounds {
+			t.Errorf("%d events, want %d", len(got), 2*rounds)
+		}
+		both(t, counts, paths...)
+	})
+	t.Run("datagrams", func(t *testing.T) {
+		if cgroup, err := cgroupRoot(); err != nil || cgroup == "" {
+			t.Skip("there is no cgroup v2 to attach to: ", err)
+		}
+		port := freePort(t)
+		received := map[string]chan int{}
+		for _, ip := range []string{one, other} {
+			c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(ip), Port: port})
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.SetReadBuffer(32 << 20)
+			count := make(chan int, 1)
+			received[fmt.Sprintf("%s:%d", ip, port)] = count
+			go func() {
+				n := 0
+				for b := make([]byte, 8); ; n++ {
+					if m, err := c.Read(b); err != nil || m != 1 {
+						break // the last one is longer
+					}
+				}
+				c.Close()
+				count <- n
+			}()
+		}
+		s.begin("send", "")
+		a.do("race-send", n, one, other, strconv.Itoa(port))
+		got := filter(events(s.end("send"), "send"), fields{"type": "connect"})
+		counts := map[string]int{}
+		for _, l := range got {
+			counts[l.str("dst")]++
+		}
+		for dst, count := range received {
+			c, err := net.Dial("udp", dst)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Write([]byte("over"))
+			c.Close()
+			if n := <-count; n != counts[dst] {
+				t.Errorf("%d datagrams have come to %s, and %d are told of", n, dst, counts[dst])
+			}
+		}
+		both(t, counts, fmt.Sprintf("%s:%d", one, port), fmt.Sprintf("%s:%d", other, port))
+	})
+	t.Run("connect", func(t *testing.T) {
+		port := freePort(t)
+		var accepted [2]atomic.Int64
+		for i, ip := range []string{one, other} {
+			l, err := net.Listen("tcp4", fmt.Sprintf("%s:%d", ip, port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			go func() {
+				for {
+					c, err := l.Accept()
+					if err != nil {
+						return
+					}
+					accepted[i].Add(1)
+					c.Close()
+				}
+			}()
+		}
+		s.begin("connect", "")
+		a.do("race-connect", n, one, other, strconv.Itoa(port))
+		got := filter(events(s.end("connect"), "connect"), fields{"type": "connect"})
+		counts := map[string]int{}
+		for _, l := range got {
+			counts[l.str("dst")]++
+		}
+		if len(got) != rounds {
+			t.Errorf("%d connections are told of, want %d", len(got), rounds)
+		}
+		for i, ip := range []string{one, other} {
+			dst := fmt.Sprintf("%s:%d", ip, port)
+			for range 1000 {
+				if accepted[i].Load() >= int64(counts[dst]) {
+					break
+				}
+				time.Sleep(10 * time.Millisecond) // they are still being accepted
+			}
+			if got := accepted[i].Load(); got != int64(counts[dst]) {
+				t.Errorf("%d connections have come to %s, and %d are told of", got, dst, counts[dst])
+			}
+		}
+		both(t, counts, fmt.Sprintf("%s:%d", one, port), fmt.Sprintf("%s:%d", other, port))
+	})
+	t.Run("delete", func(t *testing.T) {
+		dir := t.TempDir()
+		paths := []string{dir + "/A", dir + "/B"}
+		for _, path := range paths {
+			if err := os.Symlink("/", path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.begin("delete", "")
+		a.do("race-delete", n, paths[0], paths[1])
+		got := events(s.end("delete"), "delete")
+		deleted, wrong, raced := "", 0, 0
+		for i := len(got) - 1; i >= 0; i-- {
+			switch l := got[i]; l["type"] {
+			case "file_symlink":
+				if l["errno"] == nil {
+					deleted = l.str("path") // this one is made anew, so it was not there
+				}
+			case "file_delete":
+				if l["raced"] != nil {
+					raced++
+				} else if l["path"] != deleted {
+					wrong++
+				}
+			}
+		}
+		// Without a hook that has the kernel's own name, a path that was changed twice
+		// goes unnoticed.
+		if raced == 0 {
+			t.Errorf("of %d deletes %d are wrong and none is known to be doubtful", rounds, wrong)
+		}
+		t.Logf("of %d deletes, %d are doubtful, and of the others %d are wrong", rounds, raced, wrong)
+	})
+}
