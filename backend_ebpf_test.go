@@ -180,7 +180,7 @@ func callRows(t *testing.T, a *actor) []callRow {
 		{"mkdirat, exists", unix.SYS_MKDIRAT, []any{unix.AT_FDCWD, in("m"), 0o700}, -int(unix.EEXIST),
 			[]fields{{"type": "file_mkdir", "path": in("m"), "errno": "EEXIST"}}},
 		{"renameat2", unix.SYS_RENAMEAT2, []any{dirfd, "m", unix.AT_FDCWD, in("n"), unix.RENAME_NOREPLACE}, 0,
-			[]fields{{"type": "file_rename", "path": in("n"), "old_path": in("m"), "old_requested": "m"}}},
+			[]fields{{"flags": "RENAME_NOREPLACE", "type": "file_rename", "path": in("n"), "old_path": in("m"), "old_requested": "m"}}},
 		{"unlinkat of a directory", unix.SYS_UNLINKAT, []any{dirfd, "n/", unix.AT_REMOVEDIR}, 0,
 			[]fields{{"type": "file_delete", "path": in("n"), "requested": "n/"}}},
 		{"symlinkat", unix.SYS_SYMLINKAT, []any{"../to", dirfd, "s"}, 0,
@@ -341,6 +341,29 @@ func TestEBPFSystemCalls(t *testing.T) {
 		checkEvents(t, got, a.pid(),
 			fields{"type": "bind", "proto": "tcp", "dst": bound, "fd": float64(fd)},
 			fields{"type": "listen", "proto": "tcp", "dst": bound, "fd": float64(fd), "backlog": 3.0})
+	})
+	t.Run("other families", func(t *testing.T) {
+		netlink := a.must(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
+		to := func(family uint16, words ...uint32) []byte {
+			b := binary.NativeEndian.AppendUint32(nil, uint32(family))
+			for _, w := range words {
+				b = binary.NativeEndian.AppendUint32(b, w)
+			}
+			return b
+		}
+		s.begin("families", "")
+		a.must(unix.SYS_CONNECT, netlink, to(unix.AF_NETLINK, 0, 0), 12)
+		a.call(unix.SYS_SENDTO, netlink, []byte("x"), 1, 0, to(unix.AF_NETLINK, 77, 0), 12)
+		want := []fields{
+			{"type": "socket_connect", "family": "netlink", "dst": "0"},
+			{"type": "socket_connect", "family": "netlink", "dst": "77", "errno": "ECONNREFUSED"},
+		}
+		// Without such a device or family, it is an attempt all the same.
+		if fd := a.call(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0); fd >= 0 {
+			ret := a.call(unix.SYS_CONNECT, fd, to(unix.AF_VSOCK, 22, 1, 0), 16)
+			want = append(want, fields{"type": "socket_connect", "family": "vsock", "dst": "1:22", "errno": unix.ErrnoName(syscall.Errno(-ret))})
+		}
+		checkEvents(t, events(s.end("families"), "families"), a.pid(), want...)
 	})
 	t.Run("accept", func(t *testing.T) {
 		l := tcp()

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"encoding/binary"
 	"strconv"
 	"strings"
 	"syscall"
@@ -66,6 +67,8 @@ func (e *kernelEvent) appendBeyond(l *line) {
 	case probeKindKIND_UNIX_CONNECT:
 		e.path = e.unixPath(e.path[:0])
 		l.text("path", e.path)
+	case probeKindKIND_SOCKET_CONNECT:
+		e.appendFamily(l)
 	case probeKindKIND_ACCEPT:
 		l.str("proto", protocolName(uint16(h.Value[0])))
 		if addr := e.addr(); addr.IsValid() {
@@ -96,6 +99,48 @@ func (e *kernelEvent) appendMount(l *line) {
 	if source := &e.sections[probeTagTAG_NAME2]; source.set && source.flags&probeSectionFlagSECTION_UNREADABLE == 0 {
 		l.text("source", source.data)
 	}
+}
+
+// appendFamily writes an address that is neither of IP nor of UNIX: its family, and
+// what can be told of it for the two that programs talk to each other with.
+func (e *kernelEvent) appendFamily(l *line) {
+	data := e.sections[probeTagTAG_ADDR].data
+	if len(data) < 2 {
+		return
+	}
+	family := binary.NativeEndian.Uint16(data)
+	name, ok := addressFamilies[family]
+	if !ok {
+		name = "family-" + strconv.Itoa(int(family))
+	}
+	l.str("family", name)
+	word := func(at int) string {
+		return strconv.FormatUint(uint64(binary.NativeEndian.Uint32(data[at:])), 10)
+	}
+	switch {
+	case family == unix.AF_VSOCK && len(data) >= 12:
+		l.str("dst", word(8)+":"+word(4)) // context id and port, as vsock(7) has them
+	case family == unix.AF_NETLINK && len(data) >= 12:
+		l.str("dst", word(4)) // port id; the kernel's is 0 (netlink(7))
+	}
+}
+
+// addressFamilies names them as address_families(7) does, less AF_ and in small letters.
+var addressFamilies = map[uint16]string{
+	unix.AF_NETLINK:   "netlink",
+	unix.AF_PACKET:    "packet",
+	unix.AF_VSOCK:     "vsock",
+	unix.AF_BLUETOOTH: "bluetooth",
+	unix.AF_ALG:       "alg",
+	unix.AF_CAN:       "can",
+	unix.AF_TIPC:      "tipc",
+	unix.AF_KCM:       "kcm",
+	unix.AF_XDP:       "xdp",
+	unix.AF_PPPOX:     "pppox",
+	unix.AF_RDS:       "rds",
+	unix.AF_QIPCRTR:   "qipcrtr",
+	unix.AF_SMC:       "smc",
+	unix.AF_MCTP:      "mctp",
 }
 
 // unixPath appends the address of a UNIX socket (unix(7)): a path, made absolute, or

@@ -145,6 +145,8 @@ func (e *kernelEvent) typ() string {
 		return "unix_connect"
 	case probeKindKIND_ACCEPT:
 		return "accept"
+	case probeKindKIND_SOCKET_CONNECT:
+		return "socket_connect"
 	case probeKindKIND_URING_DONE, probeKindKIND_EXE:
 		return "" // of no interest by itself
 	case probeKindKIND_DNS:
@@ -209,6 +211,9 @@ func (e *kernelEvent) append(l *line) {
 		l.text("old_path", e.other)
 		e.appendRequested(l, "requested", probeTagTAG_NAME2, e.path)
 		e.appendRequested(l, "old_requested", probeTagTAG_NAME, e.other)
+		if flags := h.Value[0] & math.MaxUint32; flags != 0 && e.kind() == probeKindKIND_RENAME {
+			l.str("flags", flagNames(flags, renameFlags))
+		}
 	case probeKindKIND_SYMLINK:
 		e.appendPath(l)
 		l.text("target", e.sections[probeTagTAG_NAME2].data)
@@ -509,28 +514,45 @@ func protocolName(number uint16) string {
 	return "ip-" + strconv.Itoa(int(number))
 }
 
-// openFlags spells the flags of open(2), access mode first.
-func openFlags(flags uint64) string {
-	var buf [128]byte
-	s := append(buf[:0], [...]string{"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"}[flags&unix.O_ACCMODE]...)
-	flags &^= unix.O_ACCMODE | largeFile
-	for _, f := range openFlagNames {
+// renameFlags are those of renameat2(2).
+var renameFlags = []flagName{
+	{unix.RENAME_NOREPLACE, "RENAME_NOREPLACE"},
+	{unix.RENAME_EXCHANGE, "RENAME_EXCHANGE"},
+	{unix.RENAME_WHITEOUT, "RENAME_WHITEOUT"},
+}
+
+// A flagName is what one or more bits are called.
+type flagName struct {
+	bits uint64
+	name string
+}
+
+// flagNames spells flags, of which there is at least one; those without a name as a number.
+func flagNames(flags uint64, names []flagName) string {
+	var b []byte
+	for _, f := range names {
 		if flags&f.bits == f.bits {
-			s = append(append(s, '|'), f.name...)
+			b = append(append(b, '|'), f.name...)
 			flags &^= f.bits
 		}
 	}
 	if flags != 0 {
-		s = strconv.AppendUint(append(s, "|0x"...), flags, 16)
+		b = strconv.AppendUint(append(b, "|0x"...), flags, 16)
 	}
-	return string(s)
+	return string(b[1:])
+}
+
+// openFlags spells the flags of open(2), access mode first.
+func openFlags(flags uint64) string {
+	access := [...]string{"O_RDONLY", "O_WRONLY", "O_RDWR", "O_ACCMODE"}[flags&unix.O_ACCMODE]
+	if flags &^= unix.O_ACCMODE | largeFile; flags == 0 {
+		return access
+	}
+	return access + "|" + flagNames(flags, openFlagNames)
 }
 
 // openFlagNames has flags that contain another one before it.
-var openFlagNames = []struct {
-	bits uint64
-	name string
-}{
+var openFlagNames = []flagName{
 	{unix.O_CREAT, "O_CREAT"},
 	{unix.O_EXCL, "O_EXCL"},
 	{unix.O_TRUNC, "O_TRUNC"},

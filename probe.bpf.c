@@ -72,9 +72,7 @@ __noinline int emit_socket(struct scratch *s, struct task *t, long ret)
 	sk = sock_of(fd);
 	if (t->call.how == HOW_ACCEPT)
 		sk = ret < 0 ? NULL : sock_of(ret); /* nobody has come: that is no event */
-	if (sk ? !is_inet(sk) && !is_unix(sk) : t->call.how == HOW_ACCEPT)
-		return 0;
-	if (sk && is_unix(sk) && t->call.kind != KIND_CONNECT)
+	if (sk ? !is_inet(sk) && t->call.kind != KIND_CONNECT : t->call.how == HOW_ACCEPT)
 		return 0;
 	put_protocol(s, sk);
 	s->event.value[1] = (u32)fd;

@@ -91,40 +91,41 @@ const (
 type probeKind uint32
 
 const (
-	probeKindKIND_MARK         probeKind = 1
-	probeKindKIND_EXEC         probeKind = 2
-	probeKindKIND_EXEC_FAILED  probeKind = 3
-	probeKindKIND_SPAWN        probeKind = 4
-	probeKindKIND_CONNECT      probeKind = 5
-	probeKindKIND_BIND         probeKind = 6
-	probeKindKIND_LISTEN       probeKind = 7
-	probeKindKIND_OPEN         probeKind = 8
-	probeKindKIND_DELETE       probeKind = 9
-	probeKindKIND_MKDIR        probeKind = 10
-	probeKindKIND_RENAME       probeKind = 11
-	probeKindKIND_SYMLINK      probeKind = 12
-	probeKindKIND_LINK         probeKind = 13
-	probeKindKIND_CHMOD        probeKind = 14
-	probeKindKIND_PTRACE       probeKind = 15
-	probeKindKIND_TRUNCATE     probeKind = 16
-	probeKindKIND_CHOWN        probeKind = 17
-	probeKindKIND_XATTR        probeKind = 18
-	probeKindKIND_MKNOD        probeKind = 19
-	probeKindKIND_MOUNT        probeKind = 20
-	probeKindKIND_MEMFD        probeKind = 21
-	probeKindKIND_VM_WRITE     probeKind = 22
-	probeKindKIND_PIDFD_GETFD  probeKind = 23
-	probeKindKIND_SIGNAL       probeKind = 24
-	probeKindKIND_SETUID       probeKind = 25
-	probeKindKIND_NAMESPACE    probeKind = 26
-	probeKindKIND_MODULE       probeKind = 27
-	probeKindKIND_BPF          probeKind = 28
-	probeKindKIND_UNIX_CONNECT probeKind = 29
-	probeKindKIND_ACCEPT       probeKind = 30
-	probeKindKIND_URING_ENTER  probeKind = 31
-	probeKindKIND_DNS          probeKind = 34
-	probeKindKIND_EXE          probeKind = 33
-	probeKindKIND_URING_DONE   probeKind = 32
+	probeKindKIND_MARK           probeKind = 1
+	probeKindKIND_EXEC           probeKind = 2
+	probeKindKIND_EXEC_FAILED    probeKind = 3
+	probeKindKIND_SPAWN          probeKind = 4
+	probeKindKIND_CONNECT        probeKind = 5
+	probeKindKIND_BIND           probeKind = 6
+	probeKindKIND_LISTEN         probeKind = 7
+	probeKindKIND_OPEN           probeKind = 8
+	probeKindKIND_DELETE         probeKind = 9
+	probeKindKIND_MKDIR          probeKind = 10
+	probeKindKIND_RENAME         probeKind = 11
+	probeKindKIND_SYMLINK        probeKind = 12
+	probeKindKIND_LINK           probeKind = 13
+	probeKindKIND_CHMOD          probeKind = 14
+	probeKindKIND_PTRACE         probeKind = 15
+	probeKindKIND_TRUNCATE       probeKind = 16
+	probeKindKIND_CHOWN          probeKind = 17
+	probeKindKIND_XATTR          probeKind = 18
+	probeKindKIND_MKNOD          probeKind = 19
+	probeKindKIND_MOUNT          probeKind = 20
+	probeKindKIND_MEMFD          probeKind = 21
+	probeKindKIND_VM_WRITE       probeKind = 22
+	probeKindKIND_PIDFD_GETFD    probeKind = 23
+	probeKindKIND_SIGNAL         probeKind = 24
+	probeKindKIND_SETUID         probeKind = 25
+	probeKindKIND_NAMESPACE      probeKind = 26
+	probeKindKIND_MODULE         probeKind = 27
+	probeKindKIND_BPF            probeKind = 28
+	probeKindKIND_UNIX_CONNECT   probeKind = 29
+	probeKindKIND_ACCEPT         probeKind = 30
+	probeKindKIND_URING_ENTER    probeKind = 31
+	probeKindKIND_SOCKET_CONNECT probeKind = 35
+	probeKindKIND_DNS            probeKind = 34
+	probeKindKIND_EXE            probeKind = 33
+	probeKindKIND_URING_DONE     probeKind = 32
 )
 
 type probeLoss uint32

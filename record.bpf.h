@@ -57,10 +57,11 @@ enum kind {
 	KIND_BPF = 28,
 	KIND_UNIX_CONNECT = 29,
 	KIND_ACCEPT = 30,
-	KIND_URING_ENTER = 31, /* no event: stamps what is submitted in it */
-	KIND_DNS = 34,	       /* a message to or from a server of names */
-	KIND_EXE = 33,	       /* no event: the path of the program with that number */
-	KIND_URING_DONE = 32,  /* what came of the request whose record was held */
+	KIND_URING_ENTER = 31,	  /* no event: stamps what is submitted in it */
+	KIND_SOCKET_CONNECT = 35, /* of another family than IP and UNIX */
+	KIND_DNS = 34,		  /* a message to or from a server of names */
+	KIND_EXE = 33,		  /* no event: the path of the program with that number */
+	KIND_URING_DONE = 32,	  /* what came of the request whose record was held */
 };
 
 /* How on_sys_exit gathers what a system call leaves behind. */

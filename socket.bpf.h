@@ -148,7 +148,9 @@ static __always_inline u32 settle_destination(struct scratch *s, u32 off, u32 le
 		s->event.kind = KIND_UNIX_CONNECT;
 		return put_start(s, off, 0, AT_FDCWD, TAG_DIR);
 	}
-	if (len >= 2 * sizeof(*family) && family[1] == DNS_PORT)
+	if (len >= sizeof(*family) && *family && *family != AF_INET && *family != AF_INET6)
+		s->event.kind = KIND_SOCKET_CONNECT;
+	else if (len >= 2 * sizeof(*family) && family[1] == DNS_PORT)
 		dns_in_use = true;
 	if (len >= sizeof(*family) && !*family) {
 		if (own == AF_INET6 && type != SOCK_RAW)
@@ -218,7 +220,7 @@ static __always_inline bool sends_to_address(struct sock *sk, u64 flags)
 	if (!sk)
 		return true; /* a failed attempt: the address is all there is */
 	/* Without MSG_FASTOPEN, TCP takes no notice of it. */
-	return is_tcp(sk) ? flags & MSG_FASTOPEN : is_inet(sk) || is_unix(sk);
+	return is_tcp(sk) ? flags & MSG_FASTOPEN : true;
 }
 
 /* The messages of a sendmmsg, of which the first sent ones have left. */

@@ -95,6 +95,7 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 	case KIND_RENAME: {
 		struct io_rename *rename = (struct io_rename *)req;
 
+		s->event.value[0] = BPF_CORE_READ(rename, flags);
 		off = put_filename(s, off, BPF_CORE_READ(rename, old_dfd),
 				   NAME_OF(req, io_rename, oldpath), TAG_NAME);
 		off = put_filename(s, off, BPF_CORE_READ(rename, new_dfd),

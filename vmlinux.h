@@ -249,6 +249,7 @@ struct io_rename {
 	int new_dfd;
 	struct filename *oldpath;
 	struct filename *newpath;
+	int flags;
 };
 
 struct io_mkdir {
