@@ -42,6 +42,7 @@ type ebpfBackend struct {
 	sample ringbuf.Record
 	event  kernelEvent
 	held   heldRequests
+	told   toldPaths
 	clock  wallClock
 
 	reportedTotal uint64
@@ -295,6 +296,7 @@ func (b *ebpfBackend) decode(raw []byte) error {
 		return err
 	}
 	e.learn()
+	b.told.join(e, raw)
 	if fresh := len(b.sample.RawSample) > 0 && &raw[0] == &b.sample.RawSample[0]; fresh && e.held() {
 		b.held.hold(uint64(e.header.Ret), raw)
 		e.header.Kind = uint16(probeKindKIND_URING_DONE)

@@ -28,7 +28,7 @@ type kernelEvent struct {
 	header   probeEvent
 	scopeUID uint32 // events by other users say so
 	finished bool   // what came of it has been added; see finish
-	sections [probeTagTAG_DATA + 1]section
+	sections [probeTagTAG_PATH2 + 1]section
 
 	exes        *exeNames // nil: none are known
 	hosts       hostNames
@@ -147,7 +147,7 @@ func (e *kernelEvent) typ() string {
 		return "accept"
 	case probeKindKIND_SOCKET_CONNECT:
 		return "socket_connect"
-	case probeKindKIND_URING_DONE, probeKindKIND_EXE:
+	case probeKindKIND_URING_DONE, probeKindKIND_EXE, probeKindKIND_PATH:
 		return "" // of no interest by itself
 	case probeKindKIND_DNS:
 		if len(e.message.questions)+len(e.message.answers) == 0 {
@@ -205,9 +205,14 @@ func (e *kernelEvent) append(l *line) {
 		e.appendPath(l)
 		l.str("mode", strconv.FormatUint(h.Value[0]&0o7777, 8))
 	case probeKindKIND_RENAME, probeKindKIND_LINK:
-		e.path = e.join(e.path[:0], probeTagTAG_NAME2)
+		if old := &e.sections[probeTagTAG_PATH2]; old.set && old.flags&probeSectionFlagSECTION_UNREADABLE == 0 {
+			e.path = appendNames(e.path[:0], e.sections[probeTagTAG_PATH].data)
+			e.other = appendNames(e.other[:0], old.data)
+		} else {
+			e.path = e.join(e.path[:0], probeTagTAG_NAME2)
+			e.other = e.join(e.other[:0], probeTagTAG_NAME)
+		}
 		l.text("path", e.path)
-		e.other = e.join(e.other[:0], probeTagTAG_NAME)
 		l.text("old_path", e.other)
 		e.appendRequested(l, "requested", probeTagTAG_NAME2, e.path)
 		e.appendRequested(l, "old_requested", probeTagTAG_NAME, e.other)
@@ -241,7 +246,7 @@ func (e *kernelEvent) append(l *line) {
 	if h.Call&probeCallUring != 0 {
 		l.bool("io_uring", true)
 	}
-	if h.Flags&uint16(probeEventFlagEVENT_RACED) != 0 && e.kind() != probeKindKIND_OPEN {
+	if h.Flags&uint16(probeEventFlagEVENT_RACED) != 0 && !e.sections[probeTagTAG_PATH].set {
 		l.bool("raced", true)
 	}
 	if e.held() {

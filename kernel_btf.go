@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
@@ -67,7 +68,8 @@ func decodeKernelBTF(raw []byte, types, hooks map[string]bool) (*kernelBTF, erro
 		switch kind {
 		case btfTypedef, btfFunction:
 			// Half of all types are functions: how a name starts is quicker to see than what it is.
-			if !bytes.HasPrefix(in.strings[min(int(place), len(in.strings)):], hookPrefix[kind]) {
+			rest := in.strings[min(int(place), len(in.strings)):]
+			if !slices.ContainsFunc(hookPrefixes[kind], func(prefix []byte) bool { return bytes.HasPrefix(rest, prefix) }) {
 				continue
 			}
 			if name := in.string(place); hooks[string(name)] {
@@ -112,8 +114,11 @@ const (
 	btfTypeLen   = 12 // three words: name; kind and number of members; size or type
 )
 
-// hookPrefix is how the names of those start that stand for hooks; see hookType.
-var hookPrefix = [btfKinds][]byte{btfTypedef: []byte("btf_trace_"), btfFunction: []byte("bpf_iter_")}
+// hookPrefixes are how the names of those start that stand for hooks; see hookType.
+var hookPrefixes = [btfKinds][][]byte{
+	btfTypedef:  {[]byte("btf_trace_")},
+	btfFunction: {[]byte("bpf_iter_"), []byte("security_path_")},
+}
 
 // btfTails is how many bytes follow a type of each kind: in all, and for each member.
 var btfTails = [btfKinds]struct{ fixed, each int }{

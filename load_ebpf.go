@@ -25,7 +25,7 @@ type kernelObjects struct {
 	ring                    *ringbuf.Reader // of the map Events
 	introduce, mark, takeIn *ebpf.Program   // the sidecar runs them
 	hooks                   []*ebpf.Program // in the order to attach them in
-	cgroups                 []*ebpf.Program
+	cgroups, paths          []*ebpf.Program
 	links                   []link.Link
 }
 
@@ -39,6 +39,13 @@ type kernelState struct {
 // hookNames are the programs on the kernel's hooks, in the order to attach them in:
 // with the exit first, no entry is seen whose exit is not.
 var hookNames = []string{probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal, probeProgOnUringComplete, probeProgOnUringSubmit}
+
+// pathNames are the programs on the kernel's checks of paths, for which not every kernel
+// has a use. Without them, names are the caller's.
+var pathNames = []string{
+	probeProgOnPathChmod, probeProgOnPathChown, probeProgOnPathLink, probeProgOnPathMkdir, probeProgOnPathMknod,
+	probeProgOnPathRename, probeProgOnPathRmdir, probeProgOnPathSymlink, probeProgOnPathTruncate, probeProgOnPathUnlink,
+}
 
 // cgroupNames are the programs on cgroups, one copy each: nothing skips them.
 var cgroupNames = []string{probeProgOnUdp4, probeProgOnUdp6}
@@ -122,7 +129,7 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 		})
 	}
 	o.hooks = make([]*ebpf.Program, len(hookNames)*copies)
-	o.cgroups = make([]*ebpf.Program, len(cgroupNames))
+	o.cgroups, o.paths = make([]*ebpf.Program, len(cgroupNames)), make([]*ebpf.Program, len(pathNames))
 	for i := range copies {
 		if err := spec.Variables[probeVarCopy].Set(uint32(i)); err != nil {
 			return err
@@ -149,12 +156,19 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 			load(&o.introduce, probeProgIntroduce, maps)
 			load(&o.mark, probeProgMark, maps)
 			load(&o.takeIn, probeProgTakeIn, maps)
+			loads = append(loads, func() error {
+				for p, name := range pathNames {
+					var err error
+					if o.paths[p], err = loadProgram(spec.Programs[name], maps, kernel); err != nil {
+						return notSupported(err)
+					}
+				}
+				return nil
+			})
 			for c, name := range cgroupNames {
 				loads = append(loads, func() (err error) {
-					if o.cgroups[c], err = loadProgram(spec.Programs[name], maps, kernel); errors.Is(err, os.ErrPermission) {
-						return nil // for want of CAP_NET_ADMIN; see attachCgroups
-					}
-					return err
+					o.cgroups[c], err = loadProgram(spec.Programs[name], maps, kernel)
+					return notSupported(err) // that may be for want of CAP_NET_ADMIN; see attachCgroups
 				})
 			}
 		}
@@ -221,7 +235,27 @@ func (o *kernelObjects) attach() error {
 		}
 		o.links = append(o.links, l)
 	}
+	for i, p := range o.paths {
+		if p == nil {
+			break
+		}
+		l, err := link.AttachTracing(link.TracingOptions{Program: p})
+		if err = notSupported(err); err != nil {
+			return fmt.Errorf("attach %s: %w", pathNames[i], err)
+		} else if l != nil {
+			o.links = append(o.links, l)
+		}
+	}
 	return o.attachCgroups()
+}
+
+// notSupported returns nil for an error that says that this kernel does not have or
+// allow something; but not for one of the verifier's.
+func notSupported(err error) error {
+	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, os.ErrPermission) && !errors.As(err, new(*verifierError)) {
+		return nil
+	}
+	return err
 }
 
 // attachCgroups puts the programs on cgroups on the root of cgroup v2. Where there is
@@ -233,10 +267,8 @@ func (o *kernelObjects) attachCgroups() error {
 	}
 	for i, attach := range []ebpf.AttachType{ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg} {
 		l, err := link.AttachCgroup(link.CgroupOptions{Path: root, Attach: attach, Program: o.cgroups[i]})
-		if errors.Is(err, os.ErrPermission) {
-			return nil
-		} else if err != nil {
-			return fmt.Errorf("attach %s to %s: %w", cgroupNames[i], root, err)
+		if err != nil {
+			return notSupported(fmt.Errorf("attach %s to %s: %w", cgroupNames[i], root, err))
 		}
 		o.links = append(o.links, l)
 	}
@@ -287,7 +319,7 @@ func (o *kernelObjects) Close() (err error) {
 	for _, l := range o.links {
 		err = errors.Join(err, l.Close())
 	}
-	for _, p := range slices.Concat(o.hooks, o.cgroups, []*ebpf.Program{o.introduce, o.mark, o.takeIn}) {
+	for _, p := range slices.Concat(o.hooks, o.cgroups, o.paths, []*ebpf.Program{o.introduce, o.mark, o.takeIn}) {
 		err = errors.Join(err, p.Close())
 	}
 	if o.ring != nil {

@@ -168,6 +168,8 @@ func hookType(spec *ebpf.ProgramSpec) string {
 		return "btf_trace_" + spec.AttachTo
 	case ebpf.AttachTraceIter:
 		return "bpf_iter_" + spec.AttachTo
+	case ebpf.AttachTraceFEntry:
+		return spec.AttachTo
 	}
 	return ""
 }

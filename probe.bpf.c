@@ -18,6 +18,7 @@
 #include "path.bpf.h"
 #include "early.bpf.h"
 #include "uring.bpf.h"
+#include "security.bpf.h"
 
 #define O_WRONLY 01
 #define O_CREAT 0100

@@ -122,6 +122,7 @@ const (
 	probeKindKIND_UNIX_CONNECT   probeKind = 29
 	probeKindKIND_ACCEPT         probeKind = 30
 	probeKindKIND_URING_ENTER    probeKind = 31
+	probeKindKIND_PATH           probeKind = 36
 	probeKindKIND_SOCKET_CONNECT probeKind = 35
 	probeKindKIND_DNS            probeKind = 34
 	probeKindKIND_EXE            probeKind = 33
@@ -197,6 +198,7 @@ const (
 	probeTagTAG_ARGV  probeTag = 6
 	probeTagTAG_ADDR  probeTag = 7
 	probeTagTAG_DATA  probeTag = 8
+	probeTagTAG_PATH2 probeTag = 9
 )
 
 type probeTask struct {
@@ -246,6 +248,16 @@ const (
 	probeProgMark             = "mark"
 	probeProgOnExec           = "on_exec"
 	probeProgOnFork           = "on_fork"
+	probeProgOnPathChmod      = "on_path_chmod"
+	probeProgOnPathChown      = "on_path_chown"
+	probeProgOnPathLink       = "on_path_link"
+	probeProgOnPathMkdir      = "on_path_mkdir"
+	probeProgOnPathMknod      = "on_path_mknod"
+	probeProgOnPathRename     = "on_path_rename"
+	probeProgOnPathRmdir      = "on_path_rmdir"
+	probeProgOnPathSymlink    = "on_path_symlink"
+	probeProgOnPathTruncate   = "on_path_truncate"
+	probeProgOnPathUnlink     = "on_path_unlink"
 	probeProgOnSetState       = "on_set_state"
 	probeProgOnSignal         = "on_signal"
 	probeProgOnSysEnter       = "on_sys_enter"
@@ -336,6 +348,16 @@ type probeProgramSpecs struct {
 	Mark            *ebpf.ProgramSpec `ebpf:"mark"`
 	OnExec          *ebpf.ProgramSpec `ebpf:"on_exec"`
 	OnFork          *ebpf.ProgramSpec `ebpf:"on_fork"`
+	OnPathChmod     *ebpf.ProgramSpec `ebpf:"on_path_chmod"`
+	OnPathChown     *ebpf.ProgramSpec `ebpf:"on_path_chown"`
+	OnPathLink      *ebpf.ProgramSpec `ebpf:"on_path_link"`
+	OnPathMkdir     *ebpf.ProgramSpec `ebpf:"on_path_mkdir"`
+	OnPathMknod     *ebpf.ProgramSpec `ebpf:"on_path_mknod"`
+	OnPathRename    *ebpf.ProgramSpec `ebpf:"on_path_rename"`
+	OnPathRmdir     *ebpf.ProgramSpec `ebpf:"on_path_rmdir"`
+	OnPathSymlink   *ebpf.ProgramSpec `ebpf:"on_path_symlink"`
+	OnPathTruncate  *ebpf.ProgramSpec `ebpf:"on_path_truncate"`
+	OnPathUnlink    *ebpf.ProgramSpec `ebpf:"on_path_unlink"`
 	OnSetState      *ebpf.ProgramSpec `ebpf:"on_set_state"`
 	OnSignal        *ebpf.ProgramSpec `ebpf:"on_signal"`
 	OnSysEnter      *ebpf.ProgramSpec `ebpf:"on_sys_enter"`
@@ -478,6 +500,16 @@ type probePrograms struct {
 	Mark            *ebpf.Program `ebpf:"mark"`
 	OnExec          *ebpf.Program `ebpf:"on_exec"`
 	OnFork          *ebpf.Program `ebpf:"on_fork"`
+	OnPathChmod     *ebpf.Program `ebpf:"on_path_chmod"`
+	OnPathChown     *ebpf.Program `ebpf:"on_path_chown"`
+	OnPathLink      *ebpf.Program `ebpf:"on_path_link"`
+	OnPathMkdir     *ebpf.Program `ebpf:"on_path_mkdir"`
+	OnPathMknod     *ebpf.Program `ebpf:"on_path_mknod"`
+	OnPathRename    *ebpf.Program `ebpf:"on_path_rename"`
+	OnPathRmdir     *ebpf.Program `ebpf:"on_path_rmdir"`
+	OnPathSymlink   *ebpf.Program `ebpf:"on_path_symlink"`
+	OnPathTruncate  *ebpf.Program `ebpf:"on_path_truncate"`
+	OnPathUnlink    *ebpf.Program `ebpf:"on_path_unlink"`
 	OnSetState      *ebpf.Program `ebpf:"on_set_state"`
 	OnSignal        *ebpf.Program `ebpf:"on_signal"`
 	OnSysEnter      *ebpf.Program `ebpf:"on_sys_enter"`
@@ -495,6 +527,16 @@ func (p *probePrograms) Close() error {
 		p.Mark,
 		p.OnExec,
 		p.OnFork,
+		p.OnPathChmod,
+		p.OnPathChown,
+		p.OnPathLink,
+		p.OnPathMkdir,
+		p.OnPathMknod,
+		p.OnPathRename,
+		p.OnPathRmdir,
+		p.OnPathSymlink,
+		p.OnPathTruncate,
+		p.OnPathUnlink,
 		p.OnSetState,
 		p.OnSignal,
 		p.OnSysEnter,

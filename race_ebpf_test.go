@@ -119,7 +119,8 @@ func init() {
 // TestEBPFRace has another thread change a path or an address all the time, and
 // compares what is told with what has happened.
 func TestEBPFRace(t *testing.T) {
-	s := startSession(t, ebpfOrSkip(t, 32<<20), 0) // none of so many may be lost
+	b := ebpfOrSkip(t, 32<<20) // none of so many events may be lost
+	s := startSession(t, b, 0)
 	a := startActor(t)
 	s.scope(a.pid())
 	rounds := 10_000
@@ -128,9 +129,13 @@ func TestEBPFRace(t *testing.T) {
 	}
 	n := strconv.Itoa(rounds)
 	const one, other = "127.66.0.1", "127.66.0.2"
-	// both checks that neither side of the race has won every time.
+	// both checks that neither side of the race has won every time, which takes rounds
+	// and two CPUs.
 	both := func(t *testing.T, counts map[string]int, keys ...string) {
 		t.Helper()
+		if testing.Short() {
+			return
+		}
 		for _, key := range keys {
 			if counts[key] == 0 {
 				t.Errorf("%s was never used: %v", key, counts)
@@ -277,7 +282,9 @@ func TestEBPFRace(t *testing.T) {
 		}
 		// Without a hook that has the kernel's own name, a path that was changed twice
 		// goes unnoticed.
-		if raced == 0 {
+		if knowsPaths(b) && (raced > 0 || wrong > 0) {
+			t.Errorf("of %d deletes %d are wrong and %d doubtful, though the kernel knows", rounds, wrong, raced)
+		} else if !knowsPaths(b) && raced == 0 && !testing.Short() {
 			t.Errorf("of %d deletes %d are wrong and none is known to be doubtful", rounds, wrong)
 		}
 		t.Logf("of %d deletes, %d are doubtful, and of the others %d are wrong", rounds, raced, wrong)

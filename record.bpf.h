@@ -58,6 +58,7 @@ enum kind {
 	KIND_UNIX_CONNECT = 29,
 	KIND_ACCEPT = 30,
 	KIND_URING_ENTER = 31,	  /* no event: stamps what is submitted in it */
+	KIND_PATH = 36,		  /* no event: the paths that the thread's system call is about */
 	KIND_SOCKET_CONNECT = 35, /* of another family than IP and UNIX */
 	KIND_DNS = 34,		  /* a message to or from a server of names */
 	KIND_EXE = 33,		  /* no event: the path of the program with that number */
@@ -116,9 +117,10 @@ enum tag {
 	TAG_DIR = 3,   /* where TAG_NAME starts if it is relative; a path */
 	TAG_NAME2 = 4, /* the second string: the new name, or a symlink's target */
 	TAG_DIR2 = 5,
-	TAG_ARGV = 6, /* the new program's arguments, each with a NUL */
-	TAG_ADDR = 7, /* a struct sockaddr */
-	TAG_DATA = 8, /* of a message */
+	TAG_ARGV = 6,  /* the new program's arguments, each with a NUL */
+	TAG_ADDR = 7,  /* a struct sockaddr */
+	TAG_DATA = 8,  /* of a message */
+	TAG_PATH2 = 9, /* what TAG_PATH was before; a path */
 };
 
 enum section_flag {

@@ -155,6 +155,7 @@ enum hook {
 	HOOK_STATE,
 	HOOK_SIGNAL,
 	HOOK_URING,
+	HOOK_PATH,
 	HOOKS
 };
 struct {
