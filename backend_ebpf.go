@@ -71,7 +71,7 @@ const (
 // newEBPFBackend loads and attaches the kernel side. ringSize is in bytes, a power
 // of two. What the machine lacks is an errUnavailable.
 func newEBPFBackend(ringSize int) (_ backend, err error) {
-	b := &ebpfBackend{event: kernelEvent{scopeUID: uint32(os.Getuid()), exes: new(exeNames)}, drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
+	b := &ebpfBackend{event: kernelEvent{scopeUID: uint32(os.Getuid())}, drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			b.Close()
@@ -159,19 +159,27 @@ func (b *ebpfBackend) pass(pid int) (taken uint32, err error) {
 }
 
 func (b *ebpfBackend) live() (map[uint64]bool, error) {
+	windows, _, err := b.liveNumbers()
+	return windows, err
+}
+
+// liveNumbers returns the windows and programs that the tasks in scope can still name.
+func (b *ebpfBackend) liveNumbers() (windows, programs map[uint64]bool, err error) {
 	if err := b.lockOpen(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer b.control.Unlock()
 	raw, err := b.runTakeIn(0, 0)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	windows := map[uint64]bool{}
-	for ; len(raw) >= 8; raw = raw[8:] {
+	windows, programs = map[uint64]bool{}, map[uint64]bool{}
+	for ; len(raw) >= 24; raw = raw[24:] {
 		windows[binary.NativeEndian.Uint64(raw)] = true
+		windows[binary.NativeEndian.Uint64(raw[8:])] = true
+		programs[binary.NativeEndian.Uint64(raw[16:])] = true
 	}
-	return windows, nil
+	return windows, programs, nil
 }
 
 // runTakeIn runs take_in over all tasks once and returns what it writes.
@@ -295,7 +303,11 @@ func (b *ebpfBackend) decode(raw []byte) error {
 	if err := e.decode(raw); err != nil {
 		return err
 	}
-	e.learn()
+	if e.learn() {
+		if _, programs, err := b.liveNumbers(); err == nil { // else there is nothing left to read
+			e.exes.forget(e.header.Exe, programs)
+		}
+	}
 	b.told.join(e, raw)
 	if fresh := len(b.sample.RawSample) > 0 && &raw[0] == &b.sample.RawSample[0]; fresh && e.held() {
 		b.held.hold(uint64(e.header.Ret), raw)

@@ -30,7 +30,7 @@ type kernelEvent struct {
 	finished bool   // what came of it has been added; see finish
 	sections [probeTagTAG_PATH2 + 1]section
 
-	exes        *exeNames // nil: none are known
+	exes        exeNames
 	hosts       hostNames
 	message     dnsMessage
 	path, other []byte   // buffers for paths
@@ -423,39 +423,53 @@ func (e *kernelEvent) appendExec(l *line) {
 	l.int("argc", int64(h.Value[0]))
 }
 
-// exeNames are the paths of programs by the numbers that the kernel side gives them.
-type exeNames [probeExeSlots]struct {
-	number uint32
-	path   []byte
+// exeNames are the paths of programs by the numbers that the kernel side gives them,
+// in the order in which it does.
+type exeNames struct {
+	paths  map[uint32][]byte
+	oldest uint32 // of those that are kept without asking which are in use
 }
 
-// probeExeSlots is EXE_SLOTS in record.bpf.h. A program that is still in use is told
-// again before its slot goes to another one.
-const probeExeSlots = 2048
+// maxExeNames is of how many programs paths are kept before those not in use are
+// forgotten, and half of it how many of the newest are kept: there may be records of
+// them on their way.
+const maxExeNames = 8192
 
 // name returns nil for a program that is not known.
-func (x *exeNames) name(number uint32) []byte {
-	if x == nil || number == 0 {
-		return nil
+func (x *exeNames) name(number uint32) []byte { return x.paths[number] }
+
+// set returns whether it is time to forget some.
+func (x *exeNames) set(number uint32, path []byte) (full bool) {
+	if x.paths == nil {
+		x.paths = map[uint32][]byte{}
 	}
-	if slot := &x[number%probeExeSlots]; slot.number == number {
-		return slot.path
+	x.paths[number] = path
+	return len(x.paths) >= maxExeNames && number-x.oldest >= maxExeNames/2
+}
+
+// forget keeps the paths of those in use and of the newest, of which last is the last.
+func (x *exeNames) forget(last uint32, inUse map[uint64]bool) {
+	for number := range x.paths {
+		if last-number > maxExeNames/2 && !inUse[uint64(number)] {
+			delete(x.paths, number)
+		}
 	}
-	return nil
+	x.oldest = last
 }
 
 // learn keeps what later events need: the path of a program that has been started or
 // was told of, and the addresses that a server of names has given.
-func (e *kernelEvent) learn() {
+// It returns whether there are too many programs.
+func (e *kernelEvent) learn() (full bool) {
 	switch s := &e.sections[probeTagTAG_PATH]; e.kind() {
 	case probeKindKIND_EXEC, probeKindKIND_EXE:
-		if e.exes != nil && s.set && s.flags&probeSectionFlagSECTION_UNREADABLE == 0 {
-			slot := &e.exes[e.header.Exe%probeExeSlots]
-			slot.number, slot.path = e.header.Exe, appendNames(slot.path[:0], s.data)
+		if s.set && s.flags&probeSectionFlagSECTION_UNREADABLE == 0 {
+			return e.exes.set(e.header.Exe, appendNames(nil, s.data))
 		}
 	case probeKindKIND_DNS:
 		e.learnNames()
 	}
+	return false
 }
 
 // splitStrings appends the strings in data, each with a NUL behind it but for a

@@ -40,11 +40,19 @@ type kernelState struct {
 // with the exit first, no entry is seen whose exit is not.
 var hookNames = []string{probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal, probeProgOnUringComplete, probeProgOnUringSubmit}
 
-// pathNames are the programs on the kernel's checks of paths, for which not every kernel
-// has a use. Without them, names are the caller's.
-var pathNames = []string{
-	probeProgOnPathChmod, probeProgOnPathChown, probeProgOnPathLink, probeProgOnPathMkdir, probeProgOnPathMknod,
-	probeProgOnPathRename, probeProgOnPathRmdir, probeProgOnPathSymlink, probeProgOnPathTruncate, probeProgOnPathUnlink,
+// pathHooks are the kernel's checks of paths, with the programs that go on them. Not
+// every kernel has a use for them; without them, names are the caller's.
+var pathHooks = []struct{ function, program string }{
+	{"security_path_chmod", probeProgOnPath},
+	{"security_path_chown", probeProgOnPath},
+	{"security_path_truncate", probeProgOnPath},
+	{"security_path_link", probeProgOnPathLink},
+	{"security_path_mkdir", probeProgOnPathEntry},
+	{"security_path_mknod", probeProgOnPathEntry},
+	{"security_path_rename", probeProgOnPathRename},
+	{"security_path_rmdir", probeProgOnPathEntry},
+	{"security_path_symlink", probeProgOnPathEntry},
+	{"security_path_unlink", probeProgOnPathEntry},
 }
 
 // cgroupNames are the programs on cgroups, one copy each: nothing skips them.
@@ -129,7 +137,7 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 		})
 	}
 	o.hooks = make([]*ebpf.Program, len(hookNames)*copies)
-	o.cgroups, o.paths = make([]*ebpf.Program, len(cgroupNames)), make([]*ebpf.Program, len(pathNames))
+	o.cgroups, o.paths = make([]*ebpf.Program, len(cgroupNames)), make([]*ebpf.Program, len(pathHooks))
 	for i := range copies {
 		if err := spec.Variables[probeVarCopy].Set(uint32(i)); err != nil {
 			return err
@@ -157,9 +165,11 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 			load(&o.mark, probeProgMark, maps)
 			load(&o.takeIn, probeProgTakeIn, maps)
 			loads = append(loads, func() error {
-				for p, name := range pathNames {
+				for p, hook := range pathHooks {
+					program := *spec.Programs[hook.program]
+					program.AttachTo = hook.function
 					var err error
-					if o.paths[p], err = loadProgram(spec.Programs[name], maps, kernel); err != nil {
+					if o.paths[p], err = loadProgram(&program, maps, kernel); err != nil {
 						return notSupported(err)
 					}
 				}
@@ -210,6 +220,9 @@ func hookTypes(spec *ebpf.CollectionSpec) map[string]bool {
 			names[name] = true
 		}
 	}
+	for _, hook := range pathHooks {
+		names[hook.function] = true
+	}
 	return names
 }
 
@@ -241,7 +254,7 @@ func (o *kernelObjects) attach() error {
 		}
 		l, err := link.AttachTracing(link.TracingOptions{Program: p})
 		if err = notSupported(err); err != nil {
-			return fmt.Errorf("attach %s: %w", pathNames[i], err)
+			return fmt.Errorf("attach to %s: %w", pathHooks[i].function, err)
 		} else if l != nil {
 			o.links = append(o.links, l)
 		}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -123,7 +124,9 @@ func loadProgram(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, kernel *kern
 	attr.funcInfo, attr.funcInfoSize, attr.funcInfoCount = unsafe.SliceData(funcs), btf.FuncInfoSize, uint32(len(funcs))/btf.FuncInfoSize
 	attr.lineInfo, attr.lineInfoSize, attr.lineInfoCount = unsafe.SliceData(lines), btf.LineInfoSize, uint32(len(lines))/btf.LineInfoSize
 	fd, err := attr.load()
-	if err != nil {
+	if errors.Is(err, unix.EPERM) {
+		return nil, fmt.Errorf("load program %s: %w", spec.Name, err) // it was not even looked at
+	} else if err != nil {
 		// The log costs time, so it is asked for only if there is something in it.
 		log := make([]byte, verifierLogSize)
 		attr.logLevel, attr.logSize, attr.log = 1, uint32(len(log)), unsafe.SliceData(log)

@@ -133,8 +133,9 @@ __noinline u32 put_file(struct scratch *s, u32 off, u64 file_address, u32 tag)
 }
 
 /*
- * Sees to it that Go has been told which program the task runs. One that it was told
- * of long ago it may have forgotten. What cannot be told now is told with a later event.
+ * Tells Go which program the task runs, if it has not been told: of one that was there
+ * before the scope, or whose exec found no room in the ring. If there is none now,
+ * either, a later system call tells it.
  */
 __noinline int tell_exe(struct scratch *s, struct task *t)
 {
@@ -142,8 +143,6 @@ __noinline int tell_exe(struct scratch *s, struct task *t)
 	u32 off;
 
 	if (!s || !t)
-		return 0;
-	if (t->exe && READ_ONCE(last_exe) - t->exe < EXE_SLOTS / 2)
 		return 0;
 	t->exe = __sync_fetch_and_add(&last_exe, 1) + 1;
 	__builtin_memset(&s->event, 0, sizeof(s->event));
@@ -160,7 +159,6 @@ static __always_inline void event_begin(struct scratch *s, struct task *t, u32 k
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct event *e = &s->event;
 
-	tell_exe(s, t);
 	/* Scratch memory is reused: what is not set below must not be the last record's. */
 	__builtin_memset(e, 0, sizeof(*e));
 	e->kind = kind;

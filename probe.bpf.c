@@ -52,11 +52,13 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 	}
 	call_begin(t, regs, shape);
 	t->entered = true;
-	if (shape->name != ARG_NONE || shape->name2 != ARG_NONE || is_on_socket(shape->how)) {
-		s = scratch_of(HOOK_ENTER);
-		if (s)
-			remember(s, t);
-	}
+	s = scratch_of(HOOK_ENTER);
+	if (!s)
+		return 0;
+	if (!t->exe)
+		tell_exe(s, t);
+	if (shape->name != ARG_NONE || shape->name2 != ARG_NONE || is_on_socket(shape->how))
+		remember(s, t);
 	return 0;
 }
 
@@ -587,14 +589,14 @@ int mark(struct mark_request *ctx)
  * the iterator until a pass takes in nobody new: a child that was forked by a
  * task before that task was taken in is found by the next pass.
  *
- * Without a generation it writes, for each task in scope, the windows that its next
- * record can name: that of the system call that it is in, and its origin.
+ * Without a generation it writes, for each task in scope, what its next record can
+ * name: the window of the system call that it is in, its origin, and its program.
  */
 SEC("iter/task")
 int take_in(struct bpf_iter__task *ctx)
 {
 	struct task_struct *task = ctx->task;
-	u64 windows[2];
+	u64 live[3];
 	struct task *t;
 	u32 pid;
 
@@ -604,9 +606,10 @@ int take_in(struct bpf_iter__task *ctx)
 		t = bpf_task_storage_get(&tasks, task, 0, 0);
 		if (!in_scope(t))
 			return 0;
-		windows[0] = t->call.kind ? t->window : 0;
-		windows[1] = t->origin;
-		bpf_seq_write(ctx->meta->seq, windows, sizeof(windows));
+		live[0] = t->call.kind ? t->window : 0;
+		live[1] = t->origin;
+		live[2] = t->exe;
+		bpf_seq_write(ctx->meta->seq, live, sizeof(live));
 		return 0;
 	}
 	if (wanted_generation == 1) {

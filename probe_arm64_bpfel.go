@@ -248,16 +248,10 @@ const (
 	probeProgMark             = "mark"
 	probeProgOnExec           = "on_exec"
 	probeProgOnFork           = "on_fork"
-	probeProgOnPathChmod      = "on_path_chmod"
-	probeProgOnPathChown      = "on_path_chown"
+	probeProgOnPath           = "on_path"
+	probeProgOnPathEntry      = "on_path_entry"
 	probeProgOnPathLink       = "on_path_link"
-	probeProgOnPathMkdir      = "on_path_mkdir"
-	probeProgOnPathMknod      = "on_path_mknod"
 	probeProgOnPathRename     = "on_path_rename"
-	probeProgOnPathRmdir      = "on_path_rmdir"
-	probeProgOnPathSymlink    = "on_path_symlink"
-	probeProgOnPathTruncate   = "on_path_truncate"
-	probeProgOnPathUnlink     = "on_path_unlink"
 	probeProgOnSetState       = "on_set_state"
 	probeProgOnSignal         = "on_signal"
 	probeProgOnSysEnter       = "on_sys_enter"
@@ -348,16 +342,10 @@ type probeProgramSpecs struct {
 	Mark            *ebpf.ProgramSpec `ebpf:"mark"`
 	OnExec          *ebpf.ProgramSpec `ebpf:"on_exec"`
 	OnFork          *ebpf.ProgramSpec `ebpf:"on_fork"`
-	OnPathChmod     *ebpf.ProgramSpec `ebpf:"on_path_chmod"`
-	OnPathChown     *ebpf.ProgramSpec `ebpf:"on_path_chown"`
+	OnPath          *ebpf.ProgramSpec `ebpf:"on_path"`
+	OnPathEntry     *ebpf.ProgramSpec `ebpf:"on_path_entry"`
 	OnPathLink      *ebpf.ProgramSpec `ebpf:"on_path_link"`
-	OnPathMkdir     *ebpf.ProgramSpec `ebpf:"on_path_mkdir"`
-	OnPathMknod     *ebpf.ProgramSpec `ebpf:"on_path_mknod"`
 	OnPathRename    *ebpf.ProgramSpec `ebpf:"on_path_rename"`
-	OnPathRmdir     *ebpf.ProgramSpec `ebpf:"on_path_rmdir"`
-	OnPathSymlink   *ebpf.ProgramSpec `ebpf:"on_path_symlink"`
-	OnPathTruncate  *ebpf.ProgramSpec `ebpf:"on_path_truncate"`
-	OnPathUnlink    *ebpf.ProgramSpec `ebpf:"on_path_unlink"`
 	OnSetState      *ebpf.ProgramSpec `ebpf:"on_set_state"`
 	OnSignal        *ebpf.ProgramSpec `ebpf:"on_signal"`
 	OnSysEnter      *ebpf.ProgramSpec `ebpf:"on_sys_enter"`
@@ -500,16 +488,10 @@ type probePrograms struct {
 	Mark            *ebpf.Program `ebpf:"mark"`
 	OnExec          *ebpf.Program `ebpf:"on_exec"`
 	OnFork          *ebpf.Program `ebpf:"on_fork"`
-	OnPathChmod     *ebpf.Program `ebpf:"on_path_chmod"`
-	OnPathChown     *ebpf.Program `ebpf:"on_path_chown"`
+	OnPath          *ebpf.Program `ebpf:"on_path"`
+	OnPathEntry     *ebpf.Program `ebpf:"on_path_entry"`
 	OnPathLink      *ebpf.Program `ebpf:"on_path_link"`
-	OnPathMkdir     *ebpf.Program `ebpf:"on_path_mkdir"`
-	OnPathMknod     *ebpf.Program `ebpf:"on_path_mknod"`
 	OnPathRename    *ebpf.Program `ebpf:"on_path_rename"`
-	OnPathRmdir     *ebpf.Program `ebpf:"on_path_rmdir"`
-	OnPathSymlink   *ebpf.Program `ebpf:"on_path_symlink"`
-	OnPathTruncate  *ebpf.Program `ebpf:"on_path_truncate"`
-	OnPathUnlink    *ebpf.Program `ebpf:"on_path_unlink"`
 	OnSetState      *ebpf.Program `ebpf:"on_set_state"`
 	OnSignal        *ebpf.Program `ebpf:"on_signal"`
 	OnSysEnter      *ebpf.Program `ebpf:"on_sys_enter"`
@@ -527,16 +509,10 @@ func (p *probePrograms) Close() error {
 		p.Mark,
 		p.OnExec,
 		p.OnFork,
-		p.OnPathChmod,
-		p.OnPathChown,
+		p.OnPath,
+		p.OnPathEntry,
 		p.OnPathLink,
-		p.OnPathMkdir,
-		p.OnPathMknod,
 		p.OnPathRename,
-		p.OnPathRmdir,
-		p.OnPathSymlink,
-		p.OnPathTruncate,
-		p.OnPathUnlink,
 		p.OnSetState,
 		p.OnSignal,
 		p.OnSysEnter,

@@ -46,28 +46,19 @@ __noinline int tell_paths(u64 dir, u64 entry, u64 dir2, u64 entry2)
 	return 0;
 }
 
-/* A check of a path, or of an entry in the directory before it. */
-#define ON_PATH(name)                                                                              \
-	SEC("fentry/security_path_" #name)                                                         \
-	int on_path_##name(void *ctx)                                                              \
-	{                                                                                          \
-		return tell_paths(func_arg(ctx, 0), 0, 0, 0);                                      \
-	}
-#define ON_ENTRY(name)                                                                             \
-	SEC("fentry/security_path_" #name)                                                         \
-	int on_path_##name(void *ctx)                                                              \
-	{                                                                                          \
-		return tell_paths(func_arg(ctx, 0), func_arg(ctx, 1), 0, 0);                       \
-	}
+/* The check of a path; Go makes others of it (pathHooks in load_ebpf.go). */
+SEC("fentry/security_path_chmod")
+int on_path(void *ctx)
+{
+	return tell_paths(func_arg(ctx, 0), 0, 0, 0);
+}
 
-ON_PATH(chmod)
-ON_PATH(chown)
-ON_PATH(truncate)
-ON_ENTRY(unlink)
-ON_ENTRY(rmdir)
-ON_ENTRY(mkdir)
-ON_ENTRY(mknod)
-ON_ENTRY(symlink)
+/* The same of an entry in a directory. */
+SEC("fentry/security_path_unlink")
+int on_path_entry(void *ctx)
+{
+	return tell_paths(func_arg(ctx, 0), func_arg(ctx, 1), 0, 0);
+}
 
 SEC("fentry/security_path_link")
 int on_path_link(void *ctx)
