@@ -100,9 +100,9 @@ func init() {
 	}
 }
 
-// TestEBPFCompatCalls makes the rows of TestEBPFSystemCalls again by 32-bit system
+// compatSystemCalls makes the calls of callRows again by 32-bit system
 // calls, of their own and, for sockets, through socketcall(2).
-func TestEBPFCompatCalls(t *testing.T) {
+func compatSystemCalls(t *testing.T) {
 	names := map[int]string{}
 	for name, number := range nativeNumbers {
 		names[number] = name

@@ -22,9 +22,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEBPFEndings ends a sidecar in each way there is, and checks that it is gone
+// endings ends a sidecar in each way there is, and checks that it is gone
 // within the second that clients give it, with what it had attached.
-func TestEBPFEndings(t *testing.T) {
+func endings(t *testing.T) {
 	ebpfOrSkip(t, 1<<20).Close()
 	const eitherWay = -2 // whichever comes first
 	// flood fills the output's pipe, the sidecar's buffer and the ring.
@@ -141,9 +141,9 @@ func programsOf(t *testing.T, pid int) []ebpf.ProgramID {
 	return ids
 }
 
-// TestEBPFPIDNamespace is the other half of rule 7: inside a pid namespace the
+// insidePIDNamespace is the other half of rule 7: inside a pid namespace the
 // sidecar takes and gives the numbers that processes have there.
-func TestEBPFPIDNamespace(t *testing.T) {
+func insidePIDNamespace(t *testing.T) {
 	ebpfOrSkip(t, 1<<20).Close()
 	cmd := partCommand("pid-namespace")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
@@ -180,7 +180,7 @@ func init() {
 
 func TestInPIDNamespace(t *testing.T) {
 	if os.Getenv("PROBE_TEST_IN_NAMESPACE") == "" {
-		t.Skip("it is a part of TestEBPFPIDNamespace")
+		t.Skip("it is a part of TestEBPFEvasions")
 	}
 	p := startProbe(t)
 	a := startActor(t)
