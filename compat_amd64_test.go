@@ -3,6 +3,7 @@
 package main
 
 import (
+	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"maps"
@@ -37,17 +38,26 @@ func init() {
 	}
 }
 
-// int80 makes a system call as 32-bit programs do.
-func int80(number int, args [6]uintptr) int {
-	code, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
+// runCode calls machine code with rdx at its own address and the words behind it.
+func runCode(code []byte, words *[9]uintptr) {
+	page, err := unix.Mmap(-1, 0, unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE|unix.PROT_EXEC, unix.MAP_ANON|unix.MAP_PRIVATE)
 	if err != nil {
 		panic(err)
 	}
-	defer unix.Munmap(code)
-	copy(code, []byte{
+	defer unix.Munmap(page)
+	copy(page, code)
+	words[0] = uintptr(unsafe.Pointer(&page[0]))
+	closure := unsafe.Pointer(words)
+	(*(*func())(unsafe.Pointer(&closure)))()
+}
+
+// int80 makes a system call as 32-bit programs do.
+func int80(number int, args [6]uintptr) int {
+	f := [9]uintptr{1: uintptr(number), 2: args[0], args[1], args[2], args[3], args[4], args[5]}
+	runCode([]byte{
 		0x55,             // push rbp
 		0x53,             // push rbx
-		0x49, 0x89, 0xd4, // mov r12, rdx: the closure, which is f below
+		0x49, 0x89, 0xd4, // mov r12, rdx: the closure, which is f above
 		0x41, 0x8b, 0x44, 0x24, 0x08, // mov eax, [r12+8]
 		0x41, 0x8b, 0x5c, 0x24, 0x10, // mov ebx, [r12+16]
 		0x41, 0x8b, 0x4c, 0x24, 0x18, // mov ecx, [r12+24]
@@ -60,15 +70,48 @@ func int80(number int, args [6]uintptr) int {
 		0x5b, // pop rbx
 		0x5d, // pop rbp
 		0xc3, // ret
-	})
-	f := &struct {
-		code, number uintptr
-		args         [6]uintptr
-		ret          uintptr
-	}{uintptr(unsafe.Pointer(&code[0])), uintptr(number), args, 0}
-	closure := unsafe.Pointer(f)
-	(*(*func())(unsafe.Pointer(&closure)))()
-	return int(int32(f.ret))
+	}, &f)
+	return int(int32(f[8]))
+}
+
+// exitCode ends a process.
+const exitCode, exitMachine = "\x31\xff\xb8\x3c\x00\x00\x00\x0f\x05", elf.EM_X86_64 // xor edi, edi; mov eax, SYS_EXIT; syscall
+
+// archForks are the spellings of a fork that arm64 does not have or, for lack of
+// forkInPlace, the tests do not.
+var archForks = []forkRow{
+	{"fork", unix.SYS_FORK, 0},
+	{"vfork", unix.SYS_VFORK, unix.CLONE_VM},
+	{"clone as posix_spawn has it", unix.SYS_CLONE, unix.CLONE_VM | unix.CLONE_VFORK},
+}
+
+// forkInPlace is forkAndOpen for a child that runs on its parent's stack: nothing is
+// pushed between the fork and the child's end.
+func forkInPlace(path *byte, number, flags uintptr) int {
+	f := [9]uintptr{1: number, 2: flags, 3: unix.SYS_OPEN, 4: uintptr(unsafe.Pointer(path))}
+	runCode([]byte{
+		0x49, 0x89, 0xd4, // mov r12, rdx
+		0x49, 0x8b, 0x44, 0x24, 0x08, // mov rax, [r12+8]
+		0x49, 0x8b, 0x7c, 0x24, 0x10, // mov rdi, [r12+16]
+		0x31, 0xf6, // xor esi, esi
+		0x31, 0xd2, // xor edx, edx
+		0x45, 0x31, 0xd2, // xor r10d, r10d
+		0x45, 0x31, 0xc0, // xor r8d, r8d
+		0x0f, 0x05, // syscall
+		0x48, 0x85, 0xc0, // test rax, rax
+		0x75, 0x19, // jnz to the parent's mov
+		0x49, 0x8b, 0x44, 0x24, 0x18, // mov rax, [r12+24]
+		0x49, 0x8b, 0x7c, 0x24, 0x20, // mov rdi, [r12+32]
+		0x31, 0xf6, // xor esi, esi
+		0x31, 0xd2, // xor edx, edx
+		0x0f, 0x05, // syscall
+		0xb8, unix.SYS_EXIT, 0x00, 0x00, 0x00, // mov eax, SYS_EXIT
+		0x31, 0xff, // xor edi, edi
+		0x0f, 0x05, // syscall
+		0x49, 0x89, 0x44, 0x24, 0x28, // mov [r12+40], rax
+		0xc3, // ret
+	}, &f)
+	return int(f[5])
 }
 
 func init() {

@@ -141,47 +141,55 @@ func programsOf(t *testing.T, pid int) []ebpf.ProgramID {
 	return ids
 }
 
-// insidePIDNamespace is the other half of rule 7: inside a pid namespace the
-// sidecar takes and gives the numbers that processes have there.
-func insidePIDNamespace(t *testing.T) {
-	ebpfOrSkip(t, 1<<20).Close()
-	cmd := partCommand("pid-namespace")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+// inNamespaces runs a test as process 2 of a new pid namespace, with mounts of its own.
+func inNamespaces(t *testing.T, test string) {
+	ebpfOrSkip(t, minRingSize).Close()
+	cmd := partCommand("in-namespaces", test, strconv.FormatBool(testing.Short()))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS}
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%v: %s", err, out)
+		t.Errorf("%v", err)
 	}
-	for _, line := range strings.Split(strings.TrimSpace(string(out)), "\n") {
-		t.Log(line)
+	for line := range strings.Lines(string(out)) {
+		t.Log(strings.TrimSuffix(line, "\n"))
 	}
 	if !strings.HasSuffix(string(out), "PASS\n") {
-		t.Error("it does not work in a pid namespace")
+		t.Errorf("it does not work in namespaces")
 	}
 }
 
 func init() {
-	// pid-namespace is a client that is process 1 of its namespace: it runs
-	// TestInPIDNamespace.
-	testParts["pid-namespace"] = func([]string) error {
+	// in-namespaces is process 1 of its namespace: it runs a test.
+	testParts["in-namespaces"] = func(args []string) error {
 		if os.Getpid() != 1 {
-			return fmt.Errorf("the client is process %d of its namespace", os.Getpid())
+			return fmt.Errorf("it is process %d of its namespace", os.Getpid())
 		}
-		os.Setenv("PROBE_TEST_IN_NAMESPACE", "1")
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+			return err
+		}
+		os.Setenv("PROBE_TEST_IN_NAMESPACES", "1")
 		self, err := os.Executable()
 		if err != nil {
 			return err
 		}
 		// Process 1 reaps, process 2 tests.
-		cmd := exec.Command(self, "-test.run=^TestInPIDNamespace$", "-test.v")
+		cmd := exec.Command(self, "-test.run=^"+args[0]+"$", "-test.v", "-test.short="+args[1])
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		return cmd.Run()
 	}
 }
 
-func TestInPIDNamespace(t *testing.T) {
-	if os.Getenv("PROBE_TEST_IN_NAMESPACE") == "" {
+// skipOutOfNamespaces skips a test that only inNamespaces runs.
+func skipOutOfNamespaces(t *testing.T) {
+	if os.Getenv("PROBE_TEST_IN_NAMESPACES") == "" {
 		t.Skip("it is a part of TestEBPFEvasions")
 	}
+}
+
+// TestInPIDNamespace is the other half of rule 7: inside a pid namespace the
+// sidecar takes and gives the numbers that processes have there.
+func TestInPIDNamespace(t *testing.T) {
+	skipOutOfNamespaces(t)
 	p := startProbe(t)
 	a := startActor(t)
 	if a.pid() > 1000 {
