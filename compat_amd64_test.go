@@ -185,4 +185,30 @@ func compatSystemCalls(t *testing.T) {
 			}
 		})
 	}
+	t.Run("a 32-bit program", func(t *testing.T) {
+		s, a := startScoped(t)
+		if ret := a.callABI("int80", 20); ret != a.pid() { // getpid
+			t.Skipf("this kernel has no 32-bit system calls: getpid gives %d", ret)
+		}
+		const base, headers = 0x08048000, 52 + 32
+		code := "\xb8\x05\x00\x00\x00" + // mov eax, 5: open
+			"\xbb\x73\x80\x04\x08" + // mov ebx, the name behind the code
+			"\x31\xc9\x31\xd2\xcd\x80" + // xor ecx, ecx; xor edx, edx; int 0x80
+			"\xb8\x01\x00\x00\x00\x31\xdb\xcd\x80" + // mov eax, 1: exit; xor ebx, ebx; int 0x80
+			"\x90\x90\x90\x90\x90\x90/thirty-two\x00"
+		size := uint32(headers + len(code))
+		program := writeProgram(t, "program32", elf.Header32{
+			Ident: [elf.EI_NIDENT]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS32), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+			Type:  uint16(elf.ET_EXEC), Machine: uint16(elf.EM_386), Version: uint32(elf.EV_CURRENT),
+			Entry: base + headers, Phoff: 52, Ehsize: 52, Phentsize: 32, Phnum: 1,
+		}, elf.Prog32{
+			Type: uint32(elf.PT_LOAD), Flags: uint32(elf.PF_R | elf.PF_X), Vaddr: base, Paddr: base,
+			Filesz: size, Memsz: size, Align: 0x1000,
+		}, []byte(code))
+		child := 0
+		got := during(s.client, func() { child = a.do("spawn", program) })
+		checkEvents(t, got, child, fields{"type": "process_spawn", "pid": float64(a.pid()), "child_pid": float64(child)},
+			fields{"type": "exec", "argv": []any{program}, "exe": program, "path": program, "ppid": float64(a.pid())},
+			fields{"type": "file_open", "path": "/thirty-two", "flags": "O_RDONLY", "errno": "ENOENT"})
+	})
 }
