@@ -47,8 +47,14 @@ type actorAnswer struct {
 // startActor starts an actor as the leader of a process group of its own.
 func startActor(t *testing.T) *actor {
 	t.Helper()
+	return startActorIn(t, 0)
+}
+
+// startActorIn starts an actor in a process group.
+func startActorIn(t *testing.T, pgid int) *actor {
+	t.Helper()
 	cmd := partCommand("actor")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: pgid}
 	a := &actor{t: t, cmd: cmd}
 	var err error
 	if a.in, err = cmd.StdinPipe(); err != nil {
@@ -193,9 +199,12 @@ func playActor(in io.Reader, out io.Writer) int {
 	}
 }
 
-// compatCalls makes system calls of the other ABI, in the ways that there are. Its
-// pointers have 32 bits: low puts memory where they reach.
+// compatCalls makes system calls of the other ABI, in the ways that there are, and
+// others that are odd. What pointers point to is where compatMemory puts it or, without
+// that, where pointers of 32 bits reach: low does that.
 var compatCalls = map[string]func(number int, args [6]uintptr) (ret int){}
+
+var compatMemory = map[string]func([]byte) uintptr{}
 
 var low = func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
 
@@ -203,7 +212,9 @@ func rawCall(abi string, number int, args []json.RawMessage) actorAnswer {
 	var a [6]uintptr
 	var keep [][]byte
 	at := func(b []byte) uintptr { return uintptr(unsafe.Pointer(&b[0])) }
-	if abi != "" {
+	if place := compatMemory[abi]; place != nil {
+		at = place
+	} else if abi != "" {
 		at = low
 	}
 	for i, raw := range args {

@@ -167,6 +167,9 @@ func init() {
 		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 			return err
 		}
+		if err := unix.Mount("proc", "/proc", "proc", 0, ""); err != nil {
+			return err
+		}
 		os.Setenv("PROBE_TEST_IN_NAMESPACES", "1")
 		self, err := os.Executable()
 		if err != nil {

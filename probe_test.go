@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 )
 
 // TestMain lets the test binary play other parts: the sidecar itself, and the
@@ -86,8 +87,8 @@ func newClient(t *testing.T, in io.WriteCloser, out io.Reader) *client {
 			var l outLine
 			err = json.Unmarshal(b, &l)
 			c.gate.Unlock()
-			if err != nil {
-				t.Errorf("the output has a line that is not JSON: %v: %q", err, b)
+			if err != nil || !utf8.Valid(b) {
+				t.Errorf("the output has a line that is not JSON in UTF-8: %v: %q", err, b)
 				return
 			}
 			c.mu.Lock()
