@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -78,7 +79,9 @@ func endings(t *testing.T) {
 			}
 			p.in.Close()
 		}, 1},
-		"blocked output, closed": {func(t *testing.T, p *testProbe) { flood(t, p); p.out.Close() }, 1},
+		"the client closes both ends":                 {func(t *testing.T, p *testProbe) { p.in.Close(); p.out.Close() }, eitherWay},
+		"blocked output, the client closes both ends": {func(t *testing.T, p *testProbe) { flood(t, p); p.in.Close(); p.out.Close() }, eitherWay},
+		"blocked output, closed":                      {func(t *testing.T, p *testProbe) { flood(t, p); p.out.Close() }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := startProbe(t, "--ring-size", "1M")
@@ -101,21 +104,92 @@ func endings(t *testing.T) {
 			if code != tt.code && !(tt.code == eitherWay && (code == 0 || code == 1)) {
 				t.Errorf("exit code %d, want %d", code, tt.code)
 			}
-			// The kernel frees programs a little later, when nobody can be in them.
-			for end := time.Now().Add(patience); len(ids) > 0 && time.Now().Before(end); {
-				if prog, err := ebpf.NewProgramFromID(ids[0]); errors.Is(err, os.ErrNotExist) {
-					ids = ids[1:]
-				} else if err != nil {
-					t.Fatal(err)
-				} else {
-					prog.Close()
-					time.Sleep(time.Millisecond)
-				}
-			}
-			if len(ids) > 0 {
-				t.Errorf("programs %v are still loaded", ids)
-			}
+			waitUnloaded(t, ids)
 		})
+	}
+	t.Run("the client is killed", func(t *testing.T) {
+		client := partCommand("client")
+		out, err := client.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := client.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer client.Wait()
+		defer client.Process.Kill()
+		pid := 0
+		if _, err := fmt.Fscan(out, &pid); err != nil {
+			t.Fatal(err)
+		}
+		pidfd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(pidfd)
+		ids := programsOf(t, pid)
+		if len(ids) < 7 {
+			t.Fatalf("the sidecar holds %d programs", len(ids))
+		}
+		client.Process.Kill()
+		timeout := time.Second
+		if testing.Short() {
+			timeout = patience
+		}
+		gone := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+		for end := time.Now().Add(timeout); ; { // a signal can interrupt it
+			left := time.Until(end)
+			if n, err := unix.Poll(gone, max(0, int(left.Milliseconds()))); n == 1 {
+				break
+			} else if left <= 0 {
+				t.Errorf("the sidecar is still there after %v (%v)", timeout, err)
+				unix.Kill(pid, unix.SIGKILL)
+				break
+			}
+		}
+		waitUnloaded(t, ids)
+	})
+}
+
+func init() {
+	// client starts a sidecar, says its pid and waits to be killed.
+	testParts["client"] = func([]string) error {
+		probe := partCommand("probe", "--ring-size", "1M")
+		if _, err := probe.StdinPipe(); err != nil {
+			return err
+		}
+		out, err := probe.StdoutPipe()
+		if err != nil {
+			return err
+		}
+		if err := probe.Start(); err != nil {
+			return err
+		}
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			return err
+		}
+		say(probe.Process.Pid)
+		time.Sleep(5 * time.Minute)
+		return nil
+	}
+}
+
+// waitUnloaded waits until the kernel has freed programs, which is a little after the
+// end of their process, when nobody can be in them.
+func waitUnloaded(t *testing.T, ids []ebpf.ProgramID) {
+	t.Helper()
+	for end := time.Now().Add(patience); len(ids) > 0 && time.Now().Before(end); {
+		if prog, err := ebpf.NewProgramFromID(ids[0]); errors.Is(err, os.ErrNotExist) {
+			ids = ids[1:]
+		} else if err != nil {
+			t.Fatal(err)
+		} else {
+			prog.Close()
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if len(ids) > 0 {
+		t.Errorf("programs %v are still loaded", ids)
 	}
 }
 
