@@ -183,7 +183,7 @@ func overlappingCalls(t *testing.T) {
 	check := func(t *testing.T, want map[string]string) {
 		t.Helper()
 		for path, want := range want {
-			if got := filter(s.all, fields{"path": path}); len(got) != 1 || brief(got[0]) != want {
+			if got := filter(s.seen(), fields{"path": path}); len(got) != 1 || brief(got[0]) != want {
 				t.Errorf("%s is %q, want %q", path, briefs(got), want)
 			}
 		}
@@ -229,7 +229,7 @@ func overlappingCalls(t *testing.T) {
 		s.end("late")
 		check(t, map[string]string{"/unread-0": "file_open ambient", "/unread-999": "file_open ambient",
 			"/in-late": "file_open call late"})
-		if got := events(s.all, "late"); len(got) != 1 {
+		if got := events(s.seen(), "late"); len(got) != 1 {
 			t.Errorf("got %q", briefs(got))
 		}
 	})

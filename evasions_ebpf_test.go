@@ -59,9 +59,7 @@ func during(c *client, act func()) []outLine {
 	c.begin(id, "")
 	act()
 	c.end(id)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return events(c.all, id)
+	return events(c.seen(), id)
 }
 
 // folder returns a temporary one, by the name that the kernel has for it.

@@ -279,6 +279,7 @@ func unixSockets(t *testing.T) {
 	runCallRows(t, s, a, 12)
 	dir := folder(t)
 	a.must(unix.SYS_CHDIR, dir)
+	abstract := fmt.Sprintf("probe-test-%d", os.Getpid())
 	for name, tt := range map[string]struct {
 		typ  int
 		bind string // of the peer
@@ -288,11 +289,11 @@ func unixSockets(t *testing.T) {
 		"a path":                {unix.SOCK_STREAM, dir + "/1", dir + "/1\x00", dir + "/1"},
 		"a path without NUL":    {unix.SOCK_STREAM, dir + "/2", dir + "/2", dir + "/2"},
 		"a relative path":       {unix.SOCK_STREAM, dir + "/3", "3\x00garbage", dir + "/3"},
-		"an abstract name":      {unix.SOCK_STREAM, "@probe-test", "\x00probe-test", "@probe-test"},
-		"a name with NULs":      {unix.SOCK_STREAM, "@probe\x00test\x00", "\x00probe\x00test\x00", "@probe\x00test\x00"},
+		"an abstract name":      {unix.SOCK_STREAM, "@" + abstract, "\x00" + abstract, "@" + abstract},
+		"a name with NULs":      {unix.SOCK_STREAM, "@\x00" + abstract + "\x00", "\x00\x00" + abstract + "\x00", "@\x00" + abstract + "\x00"},
 		"sequenced packets":     {unix.SOCK_SEQPACKET, dir + "/4", "4", dir + "/4"},
 		"datagrams":             {unix.SOCK_DGRAM, dir + "/5", "5", dir + "/5"},
-		"datagrams, abstractly": {unix.SOCK_DGRAM, "@probe-test-2", "\x00probe-test-2", "@probe-test-2"},
+		"datagrams, abstractly": {unix.SOCK_DGRAM, "@2" + abstract, "\x002" + abstract, "@2" + abstract},
 	} {
 		peer, err := unix.Socket(unix.AF_UNIX, tt.typ|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
@@ -349,7 +350,8 @@ func foreignDescriptors(t *testing.T) {
 		}
 	}
 	t.Run("SCM_RIGHTS", func(t *testing.T) {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "@probe-test-rights", Net: "unix"})
+		socket := filepath.Join(dir, "socket")
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket, Net: "unix"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -372,7 +374,7 @@ func foreignDescriptors(t *testing.T) {
 				t.Error(err)
 			}
 		}()
-		dirfd := a.do("receive", "@probe-test-rights") // the other one is next to it
+		dirfd := a.do("receive", socket) // the other one is next to it
 		use(t, dirfd, dirfd+1)
 	})
 	t.Run("pidfd_getfd", func(t *testing.T) {
@@ -443,7 +445,7 @@ func otherProcesses(t *testing.T) {
 func daemons(t *testing.T) {
 	s, a := startScoped(t)
 	dir := folder(t)
-	for name, addr := range map[string]string{"docker.sock": dir + "/docker.sock", "systemd": "@/org/probe/test/systemd"} {
+	for name, addr := range map[string]string{"docker.sock": dir + "/docker.sock", "systemd": fmt.Sprintf("@/probe-test/%d", os.Getpid())} {
 		t.Run(name, func(t *testing.T) {
 			l, err := net.Listen("unix", addr)
 			if err != nil {

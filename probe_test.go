@@ -119,10 +119,16 @@ func (c *client) next() outLine {
 	}
 }
 
-func (c *client) tail() []outLine {
+// seen returns all lines so far.
+func (c *client) seen() []outLine {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.all[max(0, len(c.all)-5):]
+	return c.all
+}
+
+func (c *client) tail() []outLine {
+	all := c.seen()
+	return all[max(0, len(all)-5):]
 }
 
 // until returns the lines up to and with the first for which stop is true.
