@@ -367,29 +367,6 @@ func TestEBPFSystemCalls(t *testing.T) {
 			fields{"type": "bind", "proto": "tcp", "dst": bound, "fd": float64(fd)},
 			fields{"type": "listen", "proto": "tcp", "dst": bound, "fd": float64(fd), "backlog": 3.0})
 	})
-	t.Run("other families", func(t *testing.T) {
-		netlink := a.must(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
-		to := func(family uint16, words ...uint32) []byte {
-			b := binary.NativeEndian.AppendUint32(nil, uint32(family))
-			for _, w := range words {
-				b = binary.NativeEndian.AppendUint32(b, w)
-			}
-			return b
-		}
-		s.begin("families", "")
-		a.must(unix.SYS_CONNECT, netlink, to(unix.AF_NETLINK, 0, 0), 12)
-		a.call(unix.SYS_SENDTO, netlink, []byte("x"), 1, 0, to(unix.AF_NETLINK, 77, 0), 12)
-		want := []fields{
-			{"type": "socket_connect", "family": "netlink", "dst": "0"},
-			{"type": "socket_connect", "family": "netlink", "dst": "77", "errno": "ECONNREFUSED"},
-		}
-		// Without such a device or family, it is an attempt all the same.
-		if fd := a.call(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0); fd >= 0 {
-			ret := a.call(unix.SYS_CONNECT, fd, to(unix.AF_VSOCK, 22, 1, 0), 16)
-			want = append(want, fields{"type": "socket_connect", "family": "vsock", "dst": "1:22", "errno": unix.ErrnoName(syscall.Errno(-ret))})
-		}
-		checkEvents(t, events(s.end("families"), "families"), a.pid(), want...)
-	})
 	t.Run("accept", func(t *testing.T) {
 		l := tcp()
 		a.must(unix.SYS_BIND, l, sockaddr("127.66.0.9", port), 16)

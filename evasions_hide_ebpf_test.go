@@ -45,7 +45,7 @@ func everySpelling(t *testing.T) {
 		{"rename over another", unix.SYS_RENAMEAT2, []any{dirfd, "d", dirfd, "b", 0}, 0,
 			[]fields{{"type": "file_rename", "path": in("b"), "requested": "b", "old_path": in("d"), "old_requested": "d"}}},
 		{"exchange of names", unix.SYS_RENAMEAT2, []any{dirfd, "a", dirfd, "b", unix.RENAME_EXCHANGE}, 0,
-			[]fields{{"type": "file_rename", "path": in("b"), "requested": "b", "old_path": in("a"), "old_requested": "a"}}},
+			[]fields{{"type": "file_rename", "flags": "RENAME_EXCHANGE", "path": in("b"), "requested": "b", "old_path": in("a"), "old_requested": "a"}}},
 		{"link of a descriptor", unix.SYS_LINKAT, []any{filefd, "", unix.AT_FDCWD, in("e"), unix.AT_EMPTY_PATH}, 0,
 			[]fields{{"type": "file_link", "path": in("e"), "old_path": in("b"), "old_requested": ""}}},
 		{"link of a nameless file", unix.SYS_LINKAT, []any{tmpfile, "", dirfd, "f", unix.AT_EMPTY_PATH}, 0, nil},
@@ -273,9 +273,10 @@ func everyDestination(t *testing.T) {
 	})
 }
 
-// unixSockets are how programs ask others on the machine to act.
-func unixSockets(t *testing.T) {
+// otherFamilies are how programs ask others on the machine to act.
+func otherFamilies(t *testing.T) {
 	s, a := startScoped(t)
+	t.Run("netlink and vsock", func(t *testing.T) { netlinkAndVsock(t, s, a) })
 	runCallRows(t, s, a, 12)
 	dir := folder(t)
 	a.must(unix.SYS_CHDIR, dir)
@@ -587,4 +588,29 @@ func init() {
 		local := []unix.Iovec{{Base: &b[0], Len: 1}}
 		return unix.ProcessVMWritev(mustAtoi(argv[0]), local, []unix.RemoteIovec{{Base: uintptr(mustAtoi(argv[1])), Len: 1}}, 0)
 	}
+}
+
+// netlinkAndVsock contacts the kernel, and a port of this machine's own. Without such a
+// device or family, it is an attempt all the same.
+func netlinkAndVsock(t *testing.T, s *testSession, a *actor) {
+	netlink := a.must(unix.SYS_SOCKET, unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)
+	to := func(family uint16, words ...uint32) []byte {
+		b := binary.NativeEndian.AppendUint32(nil, uint32(family))
+		for _, w := range words {
+			b = binary.NativeEndian.AppendUint32(b, w)
+		}
+		return b
+	}
+	s.begin("families", "")
+	a.must(unix.SYS_CONNECT, netlink, to(unix.AF_NETLINK, 0, 0), 12)
+	a.call(unix.SYS_SENDTO, netlink, []byte("x"), 1, 0, to(unix.AF_NETLINK, 77, 0), 12)
+	want := []fields{
+		{"type": "socket_connect", "family": "netlink", "dst": "0"},
+		{"type": "socket_connect", "family": "netlink", "dst": "77", "errno": "ECONNREFUSED"},
+	}
+	if fd := a.call(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM, 0); fd >= 0 {
+		ret := a.call(unix.SYS_CONNECT, fd, to(unix.AF_VSOCK, 22, 1, 0), 16)
+		want = append(want, fields{"type": "socket_connect", "family": "vsock", "dst": "1:22", "errno": unix.ErrnoName(syscall.Errno(-ret))})
+	}
+	checkEvents(t, events(s.end("families"), "families"), a.pid(), want...)
 }

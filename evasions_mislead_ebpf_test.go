@@ -22,6 +22,7 @@ import (
 // misleadingPaths are names that say something else than where they lead.
 func misleadingPaths(t *testing.T) {
 	t.Run("mounts and links", func(t *testing.T) { inNamespaces(t, "TestInMountNamespace") })
+	t.Run("out of a link again", resolvedPaths)
 	s, a := startScoped(t)
 	t.Run("open of a pipe", func(t *testing.T) {
 		s.begin("pipe", "")

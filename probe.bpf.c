@@ -26,6 +26,7 @@
 #define EINPROGRESS 115
 #define EAGAIN 11
 #define ERESTARTSYS 512 /* this to the next are the kernel's own: include/linux/errno.h */
+#define ERESTARTNOINTR 513
 #define ERESTARTNOHAND 514
 #define PF_KTHREAD 0x00200000
 
@@ -239,7 +240,8 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	}
 	if (t->call.kind) {
 		s = scratch_of(HOOK_EXIT);
-		if (s && t->call.kind != KIND_DNS)
+		/* A fork that a signal has kept from happening is always made again. */
+		if (s && t->call.kind != KIND_DNS && ret != -ERESTARTNOINTR)
 			emit_call(s, t, ret);
 		if (s && READ_ONCE(dns_in_use))
 			emit_dns_call(s, t, ret);

@@ -116,9 +116,9 @@ func init() {
 	}
 }
 
-// TestEBPFRace has another thread change a path or an address all the time, and
+// races has another thread change a path or an address all the time, and
 // compares what is told with what has happened.
-func TestEBPFRace(t *testing.T) {
+func races(t *testing.T) {
 	b := ebpfOrSkip(t, 32<<20) // none of so many events may be lost
 	s := startSession(t, b, 0)
 	a := startActor(t)

@@ -171,10 +171,10 @@ func init() {
 
 func uringText(s string) []byte { return append([]byte(s), 0) }
 
-// TestEBPFUring makes each operation of io_uring that changes or contacts something:
+// uringRequests makes each operation of io_uring that changes or contacts something:
 // at once, by a worker of the kernel's, and through a thread of the kernel's that polls
 // the ring.
-func TestEBPFUring(t *testing.T) {
+func uringRequests(t *testing.T) {
 	s, a := startScoped(t)
 	for _, way := range []struct {
 		name, ring string
