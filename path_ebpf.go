@@ -26,8 +26,8 @@ func (p *toldPaths) join(e *kernelEvent, raw []byte) {
 	}
 	delete(*p, tid)
 	var paths kernelEvent
-	if paths.decode(told) != nil {
-		return
+	if paths.decode(told) != nil || paths.header.TsNs != e.header.TsNs {
+		return // it is of another call, whose own record was lost
 	}
 	switch e.kind() {
 	case probeKindKIND_DELETE, probeKindKIND_MKDIR, probeKindKIND_MKNOD, probeKindKIND_SYMLINK, probeKindKIND_CHMOD,

@@ -37,6 +37,7 @@ __noinline int tell_paths(u64 dir, u64 entry, u64 dir2, u64 entry2)
 	__builtin_memset(&s->event, 0, sizeof(s->event));
 	s->event.kind = KIND_PATH;
 	s->event.tid = t->tid;
+	s->event.ts_ns = t->ts_ns;
 	off = put_path(s, 0, entry ?: (u64)BPF_CORE_READ(path, dentry),
 		       (u64)BPF_CORE_READ(path, mnt), TAG_PATH);
 	path = (struct path *)dir2;

@@ -174,7 +174,7 @@ __noinline int emit_done(struct scratch *s, u64 address, u32 kind)
 				off = put_sock_addr(s, off, (u64)sk, false);
 		}
 	}
-	event_end(s, off);
+	event_send(s, off); /* if there is no room, the event stays pending, and is no loss */
 	return 0;
 }
 
