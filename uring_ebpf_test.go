@@ -294,3 +294,40 @@ func uringRequests(t *testing.T) {
 		checkEvents(t, got, a.pid(), fields{"type": "file_open", "path": dir + "/none", "flags": "O_RDONLY", "io_uring": true, "errno": "ENOENT"})
 	})
 }
+
+// TestHeldRequests checks that whatever is held comes out once, and that it is bounded.
+func TestHeldRequests(t *testing.T) {
+	var h heldRequests
+	out := func() (got []string) {
+		for raw := h.next(); raw != nil; raw = h.next() {
+			got = append(got, string(raw))
+		}
+		return got
+	}
+	h.hold(1, []byte("one"))
+	h.hold(2, []byte("two"))
+	h.hold(1, []byte("one again"))
+	if got := fmt.Sprint(out()); got != "[one]" {
+		t.Errorf("a token that is used again gives out %s", got)
+	}
+	if got := string(h.take(2)); got != "two" || h.take(2) != nil {
+		t.Errorf("token 2 has %q", got)
+	}
+	h.giveOut([]byte("mark"))
+	if got := fmt.Sprint(out()); got != "[one again mark]" {
+		t.Errorf("before a mark comes %s", got)
+	}
+	for i := range uint64(3 * maxHeld) {
+		h.hold(i, []byte("many"))
+		if i%2 == 0 {
+			h.take(i)
+		}
+	}
+	if len(h.records) > maxHeld || len(h.order) > 2*maxHeld {
+		t.Errorf("%d records are held, and %d tokens", len(h.records), len(h.order))
+	}
+	h.giveOut([]byte("mark"))
+	if got := len(out()); got != 3*maxHeld/2+1 {
+		t.Errorf("%d records have come out, want %d", got, 3*maxHeld/2+1)
+	}
+}
