@@ -313,12 +313,12 @@ func (b *ebpfBackend) decode(raw []byte) error {
 		b.held.hold(uint64(e.header.Ret), raw)
 		e.header.Kind = uint16(probeKindKIND_URING_DONE)
 	} else if e.kind() == probeKindKIND_URING_DONE {
-		if submitted := b.held.take(e.header.Value[0]); submitted != nil {
+		if submitted := b.held.take(e.header.Origin); submitted != nil {
 			done := *e
 			if err := e.decode(submitted); err != nil {
 				return err
 			}
-			e.finish(&done)
+			e.finish(&done) // or it stays pending
 		}
 	}
 	return nil

@@ -8,7 +8,8 @@
 
 #include "socket.bpf.h"
 
-#define DNS_PIECES 4 /* that a message is gathered from; resolvers use one or two */
+#define DNS_PIECES 1024	  /* UIO_MAXIOV */
+#define DNS_PIECES_OLD 16 /* where there is no bpf_loop */
 
 /* What struct msghdr and struct iovec start with, in either ABI. */
 struct message {
@@ -37,25 +38,62 @@ __noinline u32 put_bytes(struct scratch *s, u32 at, u64 from, u32 len)
 	return bpf_probe_read_user(tail_at(s, at), len, (void *)from) ? 0 : len;
 }
 
+/* A message that is gathered from pieces. */
+struct gathering {
+	struct scratch *s;
+	u64 from;
+	u32 pieces;
+	u32 at;
+	u32 left;
+};
+
+static long gather_piece(u32 i, struct gathering *g)
+{
+	u32 n;
+
+	if (i >= g->pieces || !g->left)
+		return 1;
+	n = user_word(g->from, 2 * i + 1);
+	if (n > g->left)
+		n = g->left;
+	n = put_bytes(g->s, g->at, user_word(g->from, 2 * i), n);
+	g->at += n;
+	g->left -= n;
+	return 0;
+}
+
 /* Appends len bytes from a buffer, or if pieces is not zero, from as many struct iovec. */
 __noinline u32 put_data(struct scratch *s, u32 off, u64 from, u32 pieces, u64 len)
 {
-	u32 start = off + sizeof(struct section), at = start, left, n;
+	u32 start = off + sizeof(struct section);
+	struct gathering g = {.s = s,
+			      .from = from,
+			      .pieces = pieces,
+			      .at = start,
+			      .left = len > DNS_LEN ? DNS_LEN : len};
 
 	if (!s)
 		return off;
-	left = len > DNS_LEN ? DNS_LEN : len;
-	if (!pieces)
-		at += put_bytes(s, at, from, left);
-	for (u32 i = 0; i < DNS_PIECES && i < pieces; i++) {
-		n = user_word(from, 2 * i + 1);
-		if (n > left)
-			n = left;
-		n = put_bytes(s, at, user_word(from, 2 * i), n);
-		at += n;
-		left -= n;
+	if (!pieces) {
+		g.at += put_bytes(s, start, from, g.left);
+	} else if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop(DNS_PIECES, gather_piece, &g, 0);
+	} else {
+		for (u32 i = 0; i < DNS_PIECES_OLD; i++)
+			if (gather_piece(i, &g))
+				break;
 	}
-	return section_end(s, off, at - start, TAG_DATA, at - start < len ? SECTION_CUT : 0);
+	return section_end(s, off, g.at - start, TAG_DATA, g.at - start < len ? SECTION_CUT : 0);
+}
+
+/* Appends the address of a server, of which no more may be mapped than one of IPv4 takes. */
+static __always_inline u32 put_server(struct scratch *s, u64 address, u32 len)
+{
+	u32 off = put_user_addr(s, 0, address, len);
+
+	if (((struct section *)s->tail)->flags & SECTION_UNREADABLE)
+		off = put_user_addr(s, 0, address, 16);
+	return off;
 }
 
 /*
@@ -75,7 +113,7 @@ __noinline int emit_dns(struct scratch *s, struct task *t, u64 sock, struct mess
 	if (BPF_CORE_READ(sk, __sk_common.skc_dport))
 		off = put_sock_addr(s, 0, sock, true);
 	else if (m->name)
-		off = put_user_addr(s, 0, m->name, m->namelen);
+		off = put_server(s, m->name, m->namelen);
 	else
 		return 0;
 	if (((u16 *)tail_at(s, sizeof(struct section)))[1] != DNS_PORT)
@@ -132,6 +170,8 @@ __noinline int emit_dns_call(struct scratch *s, struct task *t, long ret)
 			bpf_probe_read_user(&len, 4, (void *)(address + (current_abi() ? 28 : 56)));
 			emit_dns(s, t, (u64)sk, &m, len);
 		}
+		if (ret > DNS_MESSAGES)
+			count_loss(t->window, LOSS_SKIPPED);
 		return 0;
 	default:
 		return 0;

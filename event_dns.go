@@ -44,6 +44,9 @@ func (e *kernelEvent) appendDNS(l *line) {
 		}
 		l.texts("more_names", names)
 	}
+	if len(m.questions)+len(m.answers) == 0 {
+		l.bool("undecoded", true)
+	}
 	cut := m.truncated
 	if m.response {
 		l.bool("response", true)

@@ -150,8 +150,8 @@ func (e *kernelEvent) typ() string {
 	case probeKindKIND_URING_DONE, probeKindKIND_EXE, probeKindKIND_PATH:
 		return "" // of no interest by itself
 	case probeKindKIND_DNS:
-		if len(e.message.questions)+len(e.message.answers) == 0 {
-			return "" // a part of a message, or none
+		if len(e.message.questions)+len(e.message.answers) == 0 && uint16(e.header.Value[0]) == unix.IPPROTO_TCP {
+			return "" // a part of a message, as its length
 		}
 		return "dns"
 	}
@@ -249,7 +249,7 @@ func (e *kernelEvent) append(l *line) {
 	if h.Flags&uint16(probeEventFlagEVENT_RACED) != 0 && !e.sections[probeTagTAG_PATH].set {
 		l.bool("raced", true)
 	}
-	if e.held() {
+	if e.pending() {
 		l.bool("pending", true)
 	} else if h.Ret < 0 && h.Ret > -4096 {
 		l.str("errno", errnoName(h.Ret))

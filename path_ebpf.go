@@ -29,6 +29,9 @@ func (p *toldPaths) join(e *kernelEvent, raw []byte) {
 	if paths.decode(told) != nil || paths.header.TsNs != e.header.TsNs {
 		return // it is of another call, whose own record was lost
 	}
+	if e.sections[probeTagTAG_PATH].set || e.header.Call&probeCallUring != 0 {
+		return // a descriptor's file has its own path; and a request is another thread's
+	}
 	switch e.kind() {
 	case probeKindKIND_DELETE, probeKindKIND_MKDIR, probeKindKIND_MKNOD, probeKindKIND_SYMLINK, probeKindKIND_CHMOD,
 		probeKindKIND_CHOWN, probeKindKIND_TRUNCATE, probeKindKIND_RENAME, probeKindKIND_LINK:

@@ -21,6 +21,9 @@ func knowsPaths(b backend) bool {
 // else the way that the caller gave.
 func resolvedPaths(t *testing.T) {
 	b := ebpfOrSkip(t, 1<<20)
+	if os.Getenv("PROBE_REQUIRE_FENTRY") == "1" && !knowsPaths(b) {
+		t.Fatal("the kernel does not tell paths, and PROBE_REQUIRE_FENTRY is set")
+	}
 	s := startSession(t, b, 0)
 	a := startActor(t)
 	s.scope(a.pid())

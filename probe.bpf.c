@@ -67,7 +67,7 @@ int BPF_PROG(on_sys_enter, struct pt_regs *regs, long number)
 __noinline int emit_socket(struct scratch *s, struct task *t, long ret)
 {
 	struct sock *sk;
-	u32 off = 0;
+	u32 off = 0, told;
 	s32 fd;
 
 	if (!s || !t)
@@ -108,20 +108,25 @@ __noinline int emit_socket(struct scratch *s, struct task *t, long ret)
 			off = put_sock_addr(s, off, (u64)sk, false);
 		break;
 	case HOW_SENDTO:
-		if (t->dialed || !arg(t, 4) || !sends_to_address(sk, arg(t, 3)))
+		if (t->dialed || emit_destinations(s, (u64)sk) || !arg(t, 4) ||
+		    !sends_to_address(sk, arg(t, 3)))
 			return 0;
 		off = put_destination(s, arg(t, 4), arg(t, 5));
 		if (!off)
 			return 0;
 		break;
 	case HOW_SENDMSG:
-		if (!t->dialed && sends_to_address(sk, arg(t, 2)))
-			emit_messages(s, arg(t, 1), 1);
+		if (!t->dialed && !emit_destinations(s, (u64)sk) && sends_to_address(sk, arg(t, 2)))
+			emit_messages(s, arg(t, 1), 0, 1);
 		return 0;
 	case HOW_SENDMMSG:
 		if (t->dialed || !sends_to_address(sk, arg(t, 3)))
 			return 0;
-		emit_messages(s, arg(t, 1), ret > 0 ? ret : 0);
+		told = emit_destinations(s, (u64)sk);
+		if (told)
+			s->early[0] = 0; /* that is of the first message */
+		if (!told || told >= DESTINATIONS)
+			emit_messages(s, arg(t, 1), told, ret > 0 ? ret : 0);
 		return 0;
 	}
 	event_end(s, off);
@@ -464,6 +469,10 @@ int BPF_PROG(on_uring_submit, u64 first, u64 second)
 	t = owner_in_scope(&worker);
 	if (!t)
 		return 0;
+	if (uring_ops[op].kind == KIND_URING_CLOSE) {
+		__sync_fetch_and_add(&uring_closes, 1);
+		return 0;
+	}
 	if (copy && t->submitted == req) {
 		if (copy == copies - 1)
 			t->submitted = 0;
@@ -477,7 +486,10 @@ int BPF_PROG(on_uring_submit, u64 first, u64 second)
 	s->event.call = CALL_URING | op;
 	if (worker)
 		event_of_worker(s);
-	s->event.flags = EVENT_HELD;
+	/* One of which success is not told is not held: its request may be another one soon. */
+	s->event.flags = BPF_CORE_READ((struct io_kiocb *)req, flags) & REQ_F_CQE_SKIP
+			     ? EVENT_PENDING
+			     : EVENT_HELD;
 	s->event.ret = req;
 	emit_request(s, req, uring_ops[op].how);
 	return 0;
@@ -495,7 +507,7 @@ int BPF_PROG(on_uring_complete, u64 ctx_, u64 req)
 	if (!req || !bpf_core_field_exists(struct io_kiocb, cqe))
 		return 0;
 	op = BPF_CORE_READ((struct io_kiocb *)req, opcode);
-	if (op >= URING_OPS || !uring_ops[op].kind)
+	if (op >= URING_OPS || !uring_ops[op].kind || uring_ops[op].kind == KIND_URING_CLOSE)
 		return 0;
 	t = owner_in_scope(&worker);
 	if (!t)
@@ -504,6 +516,7 @@ int BPF_PROG(on_uring_complete, u64 ctx_, u64 req)
 	if (!s)
 		return 0;
 	event_begin(s, t, KIND_URING_DONE);
+	s->event.call = CALL_URING | op;
 	emit_done(s, req, uring_ops[op].kind);
 	return 0;
 }

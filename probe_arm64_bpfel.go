@@ -22,8 +22,7 @@ const (
 
 type probeDestinations struct {
 	_       structs.HostLayout
-	Count   uint32
-	Used    uint32
+	Count   uint64
 	Address [8]struct {
 		_      structs.HostLayout
 		Family uint16
@@ -59,6 +58,7 @@ const (
 	probeEventFlagEVENT_SCRIPT   probeEventFlag = 1
 	probeEventFlagEVENT_FILELESS probeEventFlag = 2
 	probeEventFlagEVENT_RACED    probeEventFlag = 8
+	probeEventFlagEVENT_PENDING  probeEventFlag = 16
 	probeEventFlagEVENT_HELD     probeEventFlag = 4
 )
 
@@ -122,6 +122,7 @@ const (
 	probeKindKIND_UNIX_CONNECT   probeKind = 29
 	probeKindKIND_ACCEPT         probeKind = 30
 	probeKindKIND_URING_ENTER    probeKind = 31
+	probeKindKIND_URING_CLOSE    probeKind = 37
 	probeKindKIND_PATH           probeKind = 36
 	probeKindKIND_SOCKET_CONNECT probeKind = 35
 	probeKindKIND_DNS            probeKind = 34
@@ -291,6 +292,7 @@ const (
 	probeVarTakenTasks        = "taken_tasks"
 	probeVarTakenUid          = "taken_uid"
 	probeVarUdpHooked         = "udp_hooked"
+	probeVarUringCloses       = "uring_closes"
 	probeVarUringOps          = "uring_ops"
 	probeVarWantedGeneration  = "wanted_generation"
 	probeVarWantedPid         = "wanted_pid"
@@ -401,6 +403,7 @@ type probeVariableSpecs struct {
 	TakenTasks        *ebpf.VariableSpec `ebpf:"taken_tasks"`
 	TakenUid          *ebpf.VariableSpec `ebpf:"taken_uid"`
 	UdpHooked         *ebpf.VariableSpec `ebpf:"udp_hooked"`
+	UringCloses       *ebpf.VariableSpec `ebpf:"uring_closes"`
 	UringOps          *ebpf.VariableSpec `ebpf:"uring_ops"`
 	WantedGeneration  *ebpf.VariableSpec `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.VariableSpec `ebpf:"wanted_pid"`
@@ -475,6 +478,7 @@ type probeVariables struct {
 	TakenTasks        *ebpf.Variable `ebpf:"taken_tasks"`
 	TakenUid          *ebpf.Variable `ebpf:"taken_uid"`
 	UdpHooked         *ebpf.Variable `ebpf:"udp_hooked"`
+	UringCloses       *ebpf.Variable `ebpf:"uring_closes"`
 	UringOps          *ebpf.Variable `ebpf:"uring_ops"`
 	WantedGeneration  *ebpf.Variable `ebpf:"wanted_generation"`
 	WantedPid         *ebpf.Variable `ebpf:"wanted_pid"`

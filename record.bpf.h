@@ -18,7 +18,7 @@
 #define PATH_STEPS_OLD 64 /* where there is no bpf_loop */
 #define TAIL_LEN 32768	  /* a power of two: offsets are masked with it */
 #define DNS_LEN 2048	  /* bytes of a message that are looked at */
-#define DNS_MESSAGES 8	  /* of those that are sent at once */
+#define DNS_MESSAGES 32	  /* of those that are sent at once */
 #define URING_OPS 64	  /* io_uring has fewer operations */
 #define LOSS_SLOTS 2048
 #define EXE_SLOTS 2048	    /* numbers of programs that Go remembers */
@@ -57,8 +57,10 @@ enum kind {
 	KIND_BPF = 28,
 	KIND_UNIX_CONNECT = 29,
 	KIND_ACCEPT = 30,
-	KIND_URING_ENTER = 31,	  /* no event: stamps what is submitted in it */
-	KIND_PATH = 36,		  /* no event: the paths that the thread's system call is about */
+	KIND_URING_ENTER = 31, /* no event: stamps what is submitted in it */
+	KIND_URING_CLOSE =
+	    37,		/* no event: a descriptor of an open that is not told yet may be gone */
+	KIND_PATH = 36, /* no event: the paths that the thread's system call is about */
 	KIND_SOCKET_CONNECT = 35, /* of another family than IP and UNIX */
 	KIND_DNS = 34,		  /* a message to or from a server of names */
 	KIND_EXE = 33,		  /* no event: the path of the program with that number */
@@ -132,6 +134,7 @@ enum event_flag {
 	EVENT_SCRIPT = 1,   /* the kernel ran an interpreter for the program */
 	EVENT_FILELESS = 2, /* the program's file has no name in any directory */
 	EVENT_RACED = 8,    /* a name or address was another one at the exit than at the entry */
+	EVENT_PENDING = 16, /* it is not known what came of the request, and will not be */
 	EVENT_HELD = 4,	    /* ret is the request's token until a KIND_URING_DONE has the result */
 };
 

@@ -109,25 +109,43 @@ static __always_inline void put_protocol(struct scratch *s, struct sock *sk)
 		s->event.value[0] = protocol_of(sk);
 }
 
-/* Appends where the kernel has sent the next of the task's messages; or returns zero if it has not
- * said. */
-static __always_inline u32 put_sent_to(struct scratch *s)
+/* Whether an address is the one that the socket is connected to. */
+static __always_inline bool is_peer(struct sock *sk, struct sockaddr *addr)
+{
+	struct in6_addr peer;
+
+	if (!sk || addr->port != BPF_CORE_READ(sk, __sk_common.skc_dport))
+		return false;
+	if (addr->family == AF_INET)
+		return addr->v4 == BPF_CORE_READ(sk, __sk_common.skc_daddr);
+	BPF_CORE_READ_INTO(&peer, sk, __sk_common.skc_v6_daddr);
+	return !__builtin_memcmp(&peer, &addr->v6, sizeof(peer));
+}
+
+/*
+ * Sends a record for each address to which the kernel has sent a message in this system
+ * call, but for the one that the socket is connected to: that has been told when it was.
+ * Returns how many there are, DESTINATIONS for that many or more.
+ */
+__noinline u32 emit_destinations(struct scratch *s, u64 sock)
 {
 	u64 task = (u64)bpf_get_current_task();
 	struct destinations *d = bpf_map_lookup_elem(&sending, &task);
-	u32 next;
+	struct sock *sk = (struct sock *)sock;
 
-	if (!d)
+	if (!s || !d)
 		return 0;
-	next = d->used;
-	if (next >= d->count || next >= DESTINATIONS)
-		return 0;
-	d->used = next + 1;
-	if (d->address[next].port == DNS_PORT)
-		dns_in_use = true;
-	__builtin_memcpy(tail_at(s, sizeof(struct section)), &d->address[next],
-			 sizeof(struct sockaddr));
-	return section_end(s, 0, sizeof(struct sockaddr), TAG_ADDR, 0);
+	for (u32 i = 0; i < DESTINATIONS && i < d->count; i++) {
+		struct sockaddr *addr = &d->address[i];
+
+		if (addr->port == DNS_PORT)
+			dns_in_use = true;
+		if (is_peer(sk, addr))
+			continue;
+		__builtin_memcpy(tail_at(s, sizeof(struct section)), addr, sizeof(*addr));
+		event_end(s, section_end(s, 0, sizeof(*addr), TAG_ADDR, 0));
+	}
+	return d->count;
 }
 
 /*
@@ -167,16 +185,13 @@ __noinline u32 put_destination(struct scratch *s, u64 address, u32 len)
 
 	if (!s)
 		return 0;
-	off = put_sent_to(s);
-	if (off)
-		return off;
 	off = put_user_addr(s, 0, address, len);
 	compare_early(s, 0, 0);
 	return settle_destination(s, off, len);
 }
 
-/* The same where the kernel has taken over the address. */
-__noinline u32 put_kernel_destination(struct scratch *s, u64 address, u32 len)
+/* Appends an address that the kernel has taken over. */
+__noinline u32 put_kernel_addr(struct scratch *s, u64 address, u32 len)
 {
 	u8 flags = 0;
 
@@ -188,7 +203,15 @@ __noinline u32 put_kernel_destination(struct scratch *s, u64 address, u32 len)
 		flags = SECTION_UNREADABLE;
 		len = 0;
 	}
-	return settle_destination(s, section_end(s, 0, len, TAG_ADDR, flags), len);
+	return section_end(s, 0, len, TAG_ADDR, flags);
+}
+
+/* Appends where a connection or message goes of which the kernel has taken over the address. */
+__noinline u32 put_kernel_destination(struct scratch *s, u64 address, u32 len)
+{
+	if (!s)
+		return 0;
+	return settle_destination(s, put_kernel_addr(s, address, len), len);
 }
 
 static __always_inline bool is_tcp(struct sock *sk)
@@ -227,6 +250,7 @@ static __always_inline bool sends_to_address(struct sock *sk, u64 flags)
 struct messages {
 	struct scratch *s;
 	u64 address;
+	u32 first; /* those before are told already */
 	u32 sent;
 	bool narrow; /* pointers have 32 bits */
 };
@@ -240,6 +264,7 @@ static long emit_message(u32 i, struct messages *m)
 	} msg = {};
 	u32 off;
 
+	i += m->first;
 	if (i && i >= m->sent)
 		return 1; /* the first one is of interest even if it failed */
 	if (m->narrow) {  /* a struct compat_mmsghdr has 32 bytes, a struct mmsghdr 64 */
@@ -248,17 +273,27 @@ static long emit_message(u32 i, struct messages *m)
 	} else {
 		bpf_probe_read_user(&msg, 12, (void *)(m->address + i * 64));
 	}
-	if (!msg.name || msg.namelen <= 0)
+	if (!msg.name || msg.namelen <= 0) {
+		if (i || !m->s->early[0])
+			return 0;
+		/* There was an address when the kernel began. */
+		m->s->event.flags |= EVENT_RACED;
+		event_end(m->s, 0);
+		m->s->event.flags = 0;
+		m->s->early[0] = 0;
 		return 0;
+	}
 	off = put_destination(m->s, msg.name, msg.namelen);
 	if (off)
 		event_end(m->s, off);
+	m->s->event.flags = 0;
 	return 0;
 }
 
-__noinline int emit_messages(struct scratch *s, u64 address, u32 sent)
+__noinline int emit_messages(struct scratch *s, u64 address, u32 first, u32 sent)
 {
-	struct messages m = {.s = s, .address = address, .sent = sent, .narrow = current_abi()};
+	struct messages m = {
+	    .s = s, .address = address, .first = first, .sent = sent, .narrow = current_abi()};
 
 	if (!s)
 		return 0;

@@ -70,6 +70,9 @@ u32 current_generation;
  * looked at. */
 bool dns_in_use;
 
+/* How many requests to close a descriptor there were to io_uring. */
+u32 uring_closes;
+
 /* The last number that a program has got; each exec gives one. */
 u32 last_exe;
 
@@ -120,8 +123,7 @@ struct {
  */
 #define DESTINATIONS 8
 struct destinations {
-	u32 count;
-	u32 used;
+	u64 count;
 	struct sockaddr {
 		u16 family;
 		__be16 port;
@@ -136,9 +138,10 @@ struct destinations {
 	} address[DESTINATIONS]; /* laid out as struct sockaddr_in and struct sockaddr_in6 */
 };
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 4096);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(
+	    type,
+	    BPF_MAP_TYPE_LRU_HASH); /* a task that leaves the scope meanwhile leaves one behind */
+	__uint(max_entries, 1024);
 	__type(key, u64);
 	__type(value, struct destinations);
 } sending SEC(".maps");

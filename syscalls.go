@@ -132,6 +132,7 @@ var uringOperations = map[int]probeShape{
 	9:  how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
 	16: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_CONNECT),
 	18: values(probeKindKIND_OPEN, none, none),
+	19: values(probeKindKIND_URING_CLOSE, none, none),
 	26: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),
 	28: values(probeKindKIND_OPEN, none, none), // openat2
 	35: values(probeKindKIND_RENAME, none, none),
@@ -141,6 +142,7 @@ var uringOperations = map[int]probeShape{
 	39: values(probeKindKIND_LINK, none, none),
 	47: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDTO),  // without copying
 	48: how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG), // the same
+	55: values(probeKindKIND_TRUNCATE, none, none),
 	56: values(probeKindKIND_BIND, none, none),
 	57: values(probeKindKIND_LISTEN, none, none),
 }

@@ -11,6 +11,7 @@
 
 /* include/linux/io_uring_types.h, all kernels since 5.17 */
 #define REQ_F_FIXED_FILE (1 << 0)
+#define REQ_F_CQE_SKIP (1 << 6)
 
 /* The address of the struct filename in a request of that type. */
 #define NAME_OF(req, type, field)                                                                  \
@@ -24,6 +25,32 @@ static __always_inline struct sock *request_sock(struct io_kiocb *req)
 	if (!bpf_core_field_exists(req->cqe) || (BPF_CORE_READ(req, flags) & REQ_F_FIXED_FILE))
 		return NULL;
 	return sock_of(BPF_CORE_READ(req, cqe.fd));
+}
+
+/* Whether addresses are taken over from the caller when a request is prepared, as since 6.10. */
+static __always_inline bool takes_over(void)
+{
+	return bpf_core_field_exists(struct io_sr_msg, notif) &&
+	       !bpf_core_field_exists(struct io_sr_msg, addr);
+}
+
+/*
+ * Where the kernel has taken the address of a connect or bind over to: the state of the
+ * request is either that of a message or, in newer kernels, the address itself. What
+ * a message's starts with is a pointer, which no family's number can be taken for
+ * that is not a multiple of eight, as AF_NETLINK's.
+ */
+static __always_inline u64 taken_address(struct io_kiocb *req)
+{
+	u64 state = (u64)BPF_CORE_READ(req, async_data), in_message;
+	u16 family = 0;
+
+	in_message = state + bpf_core_field_offset(struct io_async_msghdr, addr);
+	bpf_probe_read_kernel(&family, sizeof(family), (void *)state);
+	if (family & 7)
+		return state;
+	bpf_probe_read_kernel(&family, sizeof(family), (void *)in_message);
+	return family && family < 64 ? in_message : state;
 }
 
 /* Appends where a message goes that was submitted, or returns zero if that is nothing new. */
@@ -40,8 +67,7 @@ static __always_inline u32 put_message(struct scratch *s, struct io_kiocb *req, 
 
 	if (!sends_to_address(sk, BPF_CORE_READ(sr, msg_flags)))
 		return 0;
-	if (bpf_core_field_exists(sr->notif) && !bpf_core_field_exists(sr->addr)) {
-		/* Since 6.10 it is taken over when the request is prepared. */
+	if (takes_over()) {
 		async = BPF_CORE_READ(req, async_data);
 		user.name = (u64)BPF_CORE_READ(async, msg.msg_name);
 		len = BPF_CORE_READ(async, msg.msg_namelen);
@@ -74,6 +100,7 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 		struct io_open *open = (struct io_open *)req;
 
 		s->event.value[0] = BPF_CORE_READ(open, how.flags);
+		s->event.value[1] = READ_ONCE(uring_closes);
 		off = put_filename(s, off, BPF_CORE_READ(open, dfd),
 				   NAME_OF(req, io_open, filename), TAG_NAME);
 		break;
@@ -123,9 +150,11 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 	case KIND_CONNECT:
 		if (how == HOW_CONNECT) {
 			struct io_connect *connect = (struct io_connect *)req;
+			u32 len = BPF_CORE_READ(connect, addr_len);
 
-			off = put_destination(s, (u64)BPF_CORE_READ(connect, addr),
-					      BPF_CORE_READ(connect, addr_len));
+			off = takes_over()
+				  ? put_kernel_destination(s, taken_address(req), len)
+				  : put_destination(s, (u64)BPF_CORE_READ(connect, addr), len);
 		} else {
 			off = put_message(s, req, sk, how == HOW_SENDMSG);
 		}
@@ -137,9 +166,17 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 		if (sk && !is_inet(sk))
 			return 0;
 		s->event.value[1] = BPF_CORE_READ(req, cqe.fd);
+		if (s->event.kind == KIND_BIND && bpf_core_type_exists(struct io_bind))
+			off = put_kernel_addr(s, taken_address(req),
+					      BPF_CORE_READ((struct io_bind *)req, addr_len));
 		if (s->event.kind == KIND_LISTEN &&
 		    bpf_core_type_exists(struct io_listen)) /* since 6.11 */
 			s->event.value[2] = BPF_CORE_READ((struct io_listen *)req, backlog);
+		break;
+	case KIND_TRUNCATE:
+		s->event.value[0] = BPF_CORE_READ((struct io_ftrunc *)req, len);
+		if (!(BPF_CORE_READ(req, flags) & REQ_F_FIXED_FILE))
+			off = put_file(s, off, file_at(BPF_CORE_READ(req, cqe.fd)), TAG_PATH);
 		break;
 	}
 	event_end(s, off);
@@ -159,8 +196,14 @@ __noinline int emit_done(struct scratch *s, u64 address, u32 kind)
 		return 0;
 	res = BPF_CORE_READ(req, cqe.res);
 	s->event.ret = res;
-	s->event.value[0] = address;
-	if (kind == KIND_OPEN && res >= 0 && !BPF_CORE_READ((struct io_open *)req, file_slot)) {
+	s->event.origin = address; /* the token */
+	if (kind == KIND_OPEN && res >= 0) {
+		/* With a slot there is no descriptor; and another file may have it by now. */
+		if (BPF_CORE_READ((struct io_open *)req, file_slot)) {
+			event_send(s, 0);
+			return 0;
+		}
+		s->event.value[0] = READ_ONCE(uring_closes);
 		file = file_of(res);
 		s->event.flags = BPF_CORE_READ(file, f_inode, i_mode);
 		s->event.value[1] = BPF_CORE_READ(file, f_inode, i_sb, s_dev);
@@ -170,8 +213,8 @@ __noinline int emit_done(struct scratch *s, u64 address, u32 kind)
 		sk = sock_in(BPF_CORE_READ(req, file));
 		if (sk && is_inet(sk)) {
 			s->event.value[1] = protocol_of(sk);
-			if (kind != KIND_CONNECT && res == 0)
-				off = put_sock_addr(s, off, (u64)sk, false);
+			if (res == 0)
+				off = put_sock_addr(s, off, (u64)sk, kind == KIND_CONNECT);
 		}
 	}
 	event_send(s, off); /* if there is no room, the event stays pending, and is no loss */

@@ -278,20 +278,6 @@ func uringRequests(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		checkEvents(t, events(s.end("quiet"), "quiet"), a.pid(), fields{"type": "file_mkdir", "path": dir + "/sub", "io_uring": true, "pending": true})
-		// mkdirat(2) is quiet even where it fails, but an open is not.
-		told, err = json.Marshal(&uringRequest{Op: 18, FD: -100, Flags: uringSkipSuccess, Addr: uringText(dir + "/none")})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.begin("loud", "")
-		a.do("uring", "plain", string(told))
-		for i := 0; i < 1000 && len(filter(s.all, fields{"errno": "ENOENT", "call_id": "loud"})) == 0; i++ {
-			a.call(unix.SYS_FCHMODAT, unix.AT_FDCWD&0xffffffff, dir, 0o700)
-			s.until(func(l outLine) bool { return l["type"] == "chmod" })
-		}
-		s.end("loud")
-		got := filter(s.all, fields{"type": "file_open", "call_id": "loud"})
-		checkEvents(t, got, a.pid(), fields{"type": "file_open", "path": dir + "/none", "flags": "O_RDONLY", "io_uring": true, "errno": "ENOENT"})
 	})
 }
 

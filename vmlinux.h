@@ -34,8 +34,8 @@ typedef _Bool bool;
 #define false 0
 
 enum bpf_map_type {
-	BPF_MAP_TYPE_HASH = 1,
 	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_LRU_HASH = 9,
 	BPF_MAP_TYPE_RINGBUF = 27,
 	BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
@@ -309,8 +309,21 @@ struct msghdr {
 	int msg_namelen;
 };
 
+struct __kernel_sockaddr_storage {
+	unsigned short ss_family;
+};
+
 struct io_async_msghdr {
 	struct msghdr msg;
+	struct __kernel_sockaddr_storage addr;
+};
+
+struct io_ftrunc {
+	s64 len;
+};
+
+struct io_bind {
+	int addr_len;
 };
 
 struct io_listen {
