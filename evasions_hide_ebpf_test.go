@@ -57,6 +57,8 @@ func everySpelling(t *testing.T) {
 			[]fields{{"type": "chmod", "path": in("b"), "requested": "", "mode": "711"}}},
 		{"openat2, the folder for its root", unix.SYS_OPENAT2, []any{dirfd, "/a", inRoot, len(inRoot)}, 1,
 			[]fields{{"type": "file_open", "path": in("a"), "requested": "/a", "flags": "O_RDONLY"}}},
+		{"openat2 of nothing, the folder for its root", unix.SYS_OPENAT2, []any{dirfd, "/nope", inRoot, len(inRoot)}, -int(unix.ENOENT),
+			[]fields{{"type": "file_open", "path": in("nope"), "requested": "/nope", "flags": "O_RDONLY", "errno": "ENOENT"}}},
 		{"open without rights", unix.SYS_OPENAT, []any{unix.AT_FDCWD, "a", unix.O_PATH, 0}, 1,
 			[]fields{{"type": "file_open", "path": in("a"), "requested": "a", "flags": "O_RDONLY|O_PATH"}}},
 		{"open that cuts off", unix.SYS_OPENAT, []any{unix.AT_FDCWD, in("a"), unix.O_WRONLY | unix.O_TRUNC, 0}, 1,
@@ -104,6 +106,18 @@ func everySpelling(t *testing.T) {
 			}
 		})
 	}
+	t.Run("execveat of a script", func(t *testing.T) {
+		script := filepath.Join(folder(t), "script")
+		if err := os.WriteFile(script, []byte("#!"+program+"\n"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		pid := 0
+		got := during(s.client, func() { pid = a.do("play", "exec-by", "execveat", script) })
+		execs := filter(got, fields{"type": "exec", "pid": float64(pid)}) // first the part's own
+		if len(execs) != 2 || execs[1]["path"] != script || execs[1]["exe"] != program {
+			t.Errorf("got %.900s", fmt.Sprint(execs))
+		}
+	})
 	t.Run("open by handle", func(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "file")
 		if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -326,6 +340,20 @@ func otherFamilies(t *testing.T) {
 			})
 		}
 	}
+	t.Run("a path in a chroot", func(t *testing.T) {
+		peer, err := net.Listen("unix", dir+"/jailed")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		a.must(unix.SYS_CHROOT, dir)
+		fd := a.must(unix.SYS_SOCKET, unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		addr := append([]byte{unix.AF_UNIX, 0}, "/jailed\x00"...)
+		got := during(s.client, func() { a.must(unix.SYS_CONNECT, fd, addr, len(addr)) })
+		if len(got) != 1 || got[0]["type"] != "unix_connect" || got[0]["path"] != dir+"/jailed" {
+			t.Errorf("got %v", got)
+		}
+	})
 }
 
 // foreignDescriptors uses what it has not opened itself.

@@ -255,6 +255,7 @@ func longPaths(t *testing.T) {
 	t.Run("60 folders", func(t *testing.T) { use(t, deepen("ten bytes.", len(dir)+60*11), "file", false) })
 	t.Run("a name of 255 bytes", func(t *testing.T) { use(t, deepen(n, len(dir)+256), n, false) })
 	t.Run("4092 bytes", func(t *testing.T) { use(t, deepen(strings.Repeat("p", 255), 4092-5), "file", false) })
+	t.Run("4095 bytes", func(t *testing.T) { use(t, deepen(strings.Repeat("q", 255), 4095-5), "file", false) })
 	t.Run("60 folders of 255 bytes", func(t *testing.T) { use(t, deepen(strings.Repeat("m", 255), len(dir)+60*256), "file", true) })
 	t.Run("2000 folders", func(t *testing.T) { use(t, deepen("o", len(dir)+2000*2), "file", len(dir)+2000*2+5 > 4096) })
 	t.Run("a target of 4095 bytes", func(t *testing.T) {

@@ -155,9 +155,10 @@ func (e *kernelEvent) unixPath(buf []byte) []byte {
 	}
 	dir := &e.sections[probeTagTAG_DIR]
 	name := cString(data[2:])
-	if dir.set && dir.flags == 0 && name[0] != '/' && len(dir.data) > 0 {
-		buf = append(appendNames(buf, dir.data), '/')
-	} else if name[0] != '/' {
+	if dir.set && dir.flags == 0 && len(dir.data) > 0 {
+		buf = appendNames(buf, dir.data)
+	}
+	if name[0] != '/' {
 		buf = append(buf, '/')
 	}
 	return append(buf, name...)

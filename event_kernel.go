@@ -380,8 +380,14 @@ func (e *kernelEvent) appendExec(l *line) {
 	script := h.Flags&uint16(probeEventFlagEVENT_SCRIPT) != 0
 	e.other = appendNames(e.other[:0], e.sections[probeTagTAG_PATH].data) // exe
 
-	if !script && bytes.HasPrefix(name, []byte("/dev/fd/")) {
+	if rest, byDescriptor := bytes.CutPrefix(name, []byte("/dev/fd/")); byDescriptor && !script {
 		e.path = append(e.path[:0], e.other...) // fexecve has no name to give
+	} else if dir := &e.sections[probeTagTAG_DIR]; byDescriptor && dir.set && dir.flags == 0 {
+		// Of a script the kernel has the descriptor of its folder, or its own.
+		e.path = appendNames(e.path[:0], dir.data)
+		if _, rest, ok := bytes.Cut(rest, []byte("/")); ok {
+			e.path = append(append(e.path, '/'), rest...)
+		}
 	} else {
 		e.path = e.join(e.path[:0], probeTagTAG_NAME)
 	}

@@ -99,7 +99,7 @@ __noinline u32 put_path(struct scratch *s, u32 off, u64 dentry_address, u64 mnt_
 	    .s = s,
 	    .dentry = (struct dentry *)dentry_address,
 	    .at = off + sizeof(struct section),
-	    .end = off + PATH_LEN,
+	    .end = off + sizeof(struct section) + PATH_LEN,
 	    .flags = SECTION_CUT,
 	};
 	struct mount *mnt;
@@ -247,16 +247,23 @@ static __always_inline u32 put_start(struct scratch *s, u32 off, u8 first, s32 d
 	return put_file(s, off, file_at(dirfd), tag);
 }
 
-/* Appends a name of the caller's and, under the next tag, where it starts. */
+/*
+ * Appends a name of the caller's and, under the next tag, where it starts; with IN_ROOT
+ * in the tag, that is the directory for an absolute name, too.
+ */
+#define IN_ROOT 0x100
 __noinline u32 put_name(struct scratch *s, u32 off, s32 dirfd, u64 address, u32 tag)
 {
+	bool in_root = tag & IN_ROOT;
 	u32 next;
 
 	if (!s)
 		return off;
+	tag &= ~IN_ROOT;
 	next = put_string(s, off, address, tag);
 	compare_early(s, off, tag == TAG_NAME2);
-	return put_start(s, next, *tail_at(s, off + sizeof(struct section)), dirfd, tag + 1);
+	return put_start(s, next, in_root ? 0 : *tail_at(s, off + sizeof(struct section)), dirfd,
+			 tag + 1);
 }
 
 /* Appends a name that the kernel has taken over from the caller, and where it starts. */

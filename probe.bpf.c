@@ -23,6 +23,7 @@
 #define O_WRONLY 01
 #define O_CREAT 0100
 #define O_TRUNC 01000
+#define RESOLVE_IN_ROOT 0x10 /* include/uapi/linux/openat2.h */
 #define EINPROGRESS 115
 #define EAGAIN 11
 #define ERESTARTSYS 512 /* this to the next are the kernel's own: include/linux/errno.h */
@@ -135,7 +136,7 @@ __noinline int emit_socket(struct scratch *s, struct task *t, long ret)
 
 __noinline int emit_call(struct scratch *s, struct task *t, long ret)
 {
-	u32 off = 0, next;
+	u32 off = 0, next, tag = TAG_NAME;
 
 	if (!s || !t)
 		return 0;
@@ -177,8 +178,10 @@ __noinline int emit_call(struct scratch *s, struct task *t, long ret)
 		s->event.value[2] = pid_number(pid_of(arg(t, t->call.dir)));
 		break;
 	case HOW_OPENAT2:
-		/* struct open_how starts with the flags and the mode. */
-		bpf_probe_read_user(&s->event.value, 16, (void *)arg(t, 2));
+		/* struct open_how has the flags, the mode and how to resolve. */
+		bpf_probe_read_user(&s->event.value, 24, (void *)arg(t, 2));
+		if (s->event.value[2] & RESOLVE_IN_ROOT)
+			tag |= IN_ROOT;
 		/* fallthrough */
 	case HOW_OPEN:
 	case HOW_CREAT:
@@ -201,7 +204,7 @@ __noinline int emit_call(struct scratch *s, struct task *t, long ret)
 	}
 	/* After an exec that failed too late, the name's address is in another program. */
 	if (t->call.name != ARG_NONE && t->mm == (u64)BPF_CORE_READ(bpf_get_current_task_btf(), mm))
-		off = put_name(s, off, arg(t, t->call.dir), arg(t, t->call.name), TAG_NAME);
+		off = put_name(s, off, arg(t, t->call.dir), arg(t, t->call.name), tag);
 	if (t->call.dir2 == ARG_NONE && t->call.name2 != ARG_NONE) {
 		next = put_string(s, off, arg(t, t->call.name2), TAG_NAME2);
 		compare_early(s, off, 1);
@@ -321,7 +324,7 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 	u64 start, len;
 	struct scratch *s;
 	const char *name;
-	u32 off = 0, name_off;
+	u32 off = 0, name_off, *start_of_name;
 	u8 flags = 0;
 	long n;
 
@@ -349,7 +352,12 @@ int BPF_PROG(on_exec, struct task_struct *task, pid_t old_pid, struct linux_binp
 	name_off = off;
 	n = bpf_probe_read_kernel_str(tail_at(s, off + sizeof(struct section)), PATH_LEN, name);
 	off = section_end(s, off, n > 0 ? n - 1 : 0, TAG_NAME, n > 0 ? 0 : SECTION_UNREADABLE);
-	off = put_start(s, off, *tail_at(s, name_off + sizeof(struct section)), AT_FDCWD, TAG_DIR);
+	start_of_name = (u32 *)tail_at(s, name_off + sizeof(struct section));
+	if (start_of_name[0] == 0x7665642f && start_of_name[1] == 0x2f64662f)
+		/* "/dev/fd/" is what execveat(2) puts before the number of its directory. */
+		off = put_start(s, off, 0, t->args[0], TAG_DIR);
+	else
+		off = put_start(s, off, *(u8 *)start_of_name, AT_FDCWD, TAG_DIR);
 
 	start = BPF_CORE_READ(task, mm, arg_start);
 	len = BPF_CORE_READ(task, mm, arg_end) - start;

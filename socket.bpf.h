@@ -164,7 +164,8 @@ static __always_inline u32 settle_destination(struct scratch *s, u32 off, u32 le
 	 */
 	if (len >= sizeof(*family) && *family == AF_UNIX) {
 		s->event.kind = KIND_UNIX_CONNECT;
-		return put_start(s, off, 0, AT_FDCWD, TAG_DIR);
+		return put_start(s, off, *tail_at(s, sizeof(struct section) + sizeof(*family)),
+				 AT_FDCWD, TAG_DIR);
 	}
 	if (len >= sizeof(*family) && *family && *family != AF_INET && *family != AF_INET6)
 		s->event.kind = KIND_SOCKET_CONNECT;
