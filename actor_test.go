@@ -54,6 +54,7 @@ func startActor(t *testing.T) *actor {
 func startActorIn(t *testing.T, pgid int) *actor {
 	t.Helper()
 	cmd := partCommand("actor")
+	cmd.Env = append(cmd.Env, "GODEBUG=asyncpreemptoff=1") // no signals that interrupt its system calls
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pgid: pgid}
 	a := &actor{t: t, cmd: cmd}
 	var err error

@@ -456,21 +456,19 @@ func init() {
 		if err != nil {
 			return 0, err
 		}
-		args := &cloneArgs{flags: flags, exitSignal: uint64(unix.SIGCHLD)}
-		if flags&unix.CLONE_PARENT != 0 {
-			args.exitSignal = 0 // it is the parent's
-		}
+		// Without a signal at the child's end, which could interrupt the next fork.
+		args := &cloneArgs{flags: flags}
 		if tid != 0 {
 			args.setTID, args.setTIDSize = &tid, 1
 		}
 		pid := 0
 		switch {
 		case flags&unix.CLONE_VM != 0:
-			pid = forkInPlace(path, number, uintptr(flags)|uintptr(unix.SIGCHLD))
+			pid = forkInPlace(path, number, uintptr(flags))
 		case number == unix.SYS_CLONE3:
 			pid = forkAndOpen(path, number, uintptr(unsafe.Pointer(args)), unsafe.Sizeof(*args))
 		default:
-			pid = forkAndOpen(path, number, uintptr(flags)|uintptr(unix.SIGCHLD), 0)
+			pid = forkAndOpen(path, number, uintptr(flags), 0)
 		}
 		runtime.KeepAlive(path)
 		runtime.KeepAlive(args)
