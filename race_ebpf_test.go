@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -36,8 +37,11 @@ func race(rounds int, one, other []byte, act func(address unsafe.Pointer) error)
 	go func() {
 		defer close(done)
 		for !over.Load() {
-			atomic.StoreUint32(word, a)
-			atomic.StoreUint32(word, b)
+			for range 1000 {
+				atomic.StoreUint32(word, a)
+				atomic.StoreUint32(word, b)
+			}
+			runtime.Gosched() // nothing else would stop it for the garbage collector
 		}
 	}()
 	defer func() { over.Store(true); <-done }()
