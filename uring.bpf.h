@@ -174,7 +174,8 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 			s->event.value[2] = BPF_CORE_READ((struct io_listen *)req, backlog);
 		break;
 	case KIND_TRUNCATE:
-		s->event.value[0] = BPF_CORE_READ((struct io_ftrunc *)req, len);
+		if (bpf_core_type_exists(struct io_ftrunc)) /* since 6.9 */
+			s->event.value[0] = BPF_CORE_READ((struct io_ftrunc *)req, len);
 		if (!(BPF_CORE_READ(req, flags) & REQ_F_FIXED_FILE))
 			off = put_file(s, off, file_at(BPF_CORE_READ(req, cqe.fd)), TAG_PATH);
 		break;
