@@ -285,6 +285,9 @@ func untouchedStrings(t *testing.T) {
 			s, a := startScoped(t)
 			a.callABI(how, unix.SYS_GETPPID, "makes a file for the strings")
 			for _, r := range callRows(t, a) {
+				if r.name == "fsetxattr" {
+					continue // no kernel need look at a name for a descriptor that is none
+				}
 				r.run(t, s, a, func() int { return a.callABI(how, r.call, r.args...) })
 			}
 		})

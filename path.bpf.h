@@ -213,9 +213,10 @@ __noinline u32 put_string(struct scratch *s, u32 off, u64 address, u32 tag)
 	/* A NUL more than a path may have, to tell the longest from a longer one. */
 	n = bpf_probe_read_user_str(tail_at(s, off + sizeof(struct section)), PATH_LEN + 1,
 				    (void *)address);
-	if (n <= 0)
+	if (n < 0)
 		return section_end(s, off, 0, tag, SECTION_UNREADABLE);
-	return section_end(s, off, n - 1, tag, n > PATH_LEN ? SECTION_CUT : 0);
+	/* Before 6.13, an empty string has no NUL to count. */
+	return section_end(s, off, n ? n - 1 : 0, tag, n > PATH_LEN ? SECTION_CUT : 0);
 }
 
 /* Appends a string of the kernel's. */
