@@ -131,13 +131,36 @@ static __always_inline void read_message(struct message *m, u64 address)
 	m->pieces = user_word(address, 3);
 }
 
+/* The messages of a sendmmsg or recvmmsg. */
+struct dns_messages {
+	struct scratch *s;
+	struct task *t;
+	u64 sock;
+	u64 address;
+	u32 count;
+};
+
+/* A struct mmsghdr is a struct msghdr (seven words) and the length of what has gone. */
+static long emit_dns_message(u32 i, struct dns_messages *d)
+{
+	u64 address = d->address + i * (current_abi() ? 32 : 64);
+	struct message m = {};
+	u32 len = 0;
+
+	if (i >= d->count)
+		return 1;
+	read_message(&m, address);
+	bpf_probe_read_user(&len, 4, (void *)(address + (current_abi() ? 28 : 56)));
+	emit_dns(d->s, d->t, d->sock, &m, len);
+	return 0;
+}
+
 /* Sends the records of the messages of a system call that went well. */
 __noinline int emit_dns_call(struct scratch *s, struct task *t, long ret)
 {
+	struct dns_messages d = {};
 	struct message m = {};
 	struct sock *sk;
-	u64 address, len = ret;
-	u32 size;
 
 	if (!s || !t || ret <= 0)
 		return 0;
@@ -161,22 +184,24 @@ __noinline int emit_dns_call(struct scratch *s, struct task *t, long ret)
 		break;
 	case HOW_SENDMMSG:
 	case HOW_DNS_MMSG:
-		/* A struct mmsghdr is a struct msghdr (seven words) and its length. */
-		address = arg(t, 1);
-		size = current_abi() ? 32 : 64;
-		for (u32 i = 0; i < DNS_MESSAGES && i < ret; i++, address += size) {
-			read_message(&m, address);
-			len = 0;
-			bpf_probe_read_user(&len, 4, (void *)(address + (current_abi() ? 28 : 56)));
-			emit_dns(s, t, (u64)sk, &m, len);
+		d.s = s;
+		d.t = t;
+		d.sock = (u64)sk;
+		d.address = arg(t, 1);
+		d.count = ret;
+		if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+			bpf_loop(SENDMMSG_MAX, emit_dns_message, &d, 0);
+			return 0;
 		}
-		if (ret > DNS_MESSAGES)
+		for (u32 i = 0; i < DNS_MESSAGES_OLD; i++)
+			emit_dns_message(i, &d);
+		if (ret > DNS_MESSAGES_OLD)
 			count_loss(t->window, LOSS_SKIPPED);
 		return 0;
 	default:
 		return 0;
 	}
-	emit_dns(s, t, (u64)sk, &m, len);
+	emit_dns(s, t, (u64)sk, &m, ret);
 	return 0;
 }
 

@@ -12,14 +12,14 @@
 #define SOCKETCALL_BASE 480 /* where the 32-bit table has the calls of socketcall(2) */
 #define ARGS 8		    /* six of the system call, and two constants: see enum arg */
 #define PATH_LEN 4096
-#define NAME_LEN 256	  /* NAME_MAX and a NUL */
-#define ARGV_LEN 16384	  /* bytes of arguments that an exec record holds */
-#define PATH_STEPS 4096	  /* directories and mounts from a file to the root */
-#define PATH_STEPS_OLD 64 /* where there is no bpf_loop */
-#define TAIL_LEN 32768	  /* a power of two: offsets are masked with it */
-#define DNS_LEN 2048	  /* bytes of a message that are looked at */
-#define DNS_MESSAGES 32	  /* of those that are sent at once */
-#define URING_OPS 64	  /* io_uring has fewer operations */
+#define NAME_LEN 256	   /* NAME_MAX and a NUL */
+#define ARGV_LEN 16384	   /* bytes of arguments that an exec record holds */
+#define PATH_STEPS 4096	   /* directories and mounts from a file to the root */
+#define PATH_STEPS_OLD 64  /* where there is no bpf_loop */
+#define TAIL_LEN 32768	   /* a power of two: offsets are masked with it */
+#define DNS_LEN 2048	   /* bytes of a message that are looked at */
+#define DNS_MESSAGES_OLD 8 /* of those that are sent at once, where there is no bpf_loop */
+#define URING_OPS 64	   /* io_uring has fewer operations */
 #define LOSS_SLOTS 2048
 #define EXE_SLOTS 2048	    /* numbers of programs that Go remembers */
 #define SENDMMSG_MAX 1024   /* UIO_MAXIOV: sendmmsg(2) sends no more at once */

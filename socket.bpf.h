@@ -122,30 +122,41 @@ static __always_inline bool is_peer(struct sock *sk, struct sockaddr *addr)
 	return !__builtin_memcmp(&peer, &addr->v6, sizeof(peer));
 }
 
+/* Sends the record of one of them, unless it is the peer of the socket, which has been told. */
+__noinline int emit_destination(struct scratch *s, u64 sock, u32 i)
+{
+	u64 task = (u64)bpf_get_current_task();
+	struct destinations *d = bpf_map_lookup_elem(&sending, &task);
+	struct sockaddr *addr;
+
+	if (!s || !d || i >= DESTINATIONS)
+		return 0;
+	addr = &d->address[i];
+	if (addr->port == DNS_PORT)
+		dns_in_use = true;
+	if (is_peer((struct sock *)sock, addr))
+		return 0;
+	__builtin_memcpy(tail_at(s, sizeof(struct section)), addr, sizeof(*addr));
+	event_end(s, section_end(s, 0, sizeof(*addr), TAG_ADDR, 0));
+	return 0;
+}
+
 /*
  * Sends a record for each address to which the kernel has sent a message in this system
- * call, but for the one that the socket is connected to: that has been told when it was.
- * Returns how many there are, DESTINATIONS for that many or more.
+ * call. Returns how many there are, DESTINATIONS for that many or more.
  */
 __noinline u32 emit_destinations(struct scratch *s, u64 sock)
 {
 	u64 task = (u64)bpf_get_current_task();
 	struct destinations *d = bpf_map_lookup_elem(&sending, &task);
-	struct sock *sk = (struct sock *)sock;
+	u32 count;
 
 	if (!s || !d)
 		return 0;
-	for (u32 i = 0; i < DESTINATIONS && i < d->count; i++) {
-		struct sockaddr *addr = &d->address[i];
-
-		if (addr->port == DNS_PORT)
-			dns_in_use = true;
-		if (is_peer(sk, addr))
-			continue;
-		__builtin_memcpy(tail_at(s, sizeof(struct section)), addr, sizeof(*addr));
-		event_end(s, section_end(s, 0, sizeof(*addr), TAG_ADDR, 0));
-	}
-	return d->count;
+	count = d->count;
+	for (u32 i = 0; i < DESTINATIONS && i < count; i++)
+		emit_destination(s, sock, i);
+	return count;
 }
 
 /*
