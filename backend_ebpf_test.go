@@ -287,6 +287,7 @@ func callRows(t *testing.T, a *actor) []callRow {
 			[]fields{{"type": "file_delete", "path": longest, "errno": "ENOENT"}}},
 		{"a name that is too long", unix.SYS_UNLINKAT, []any{unix.AT_FDCWD, longest + "xy", 0}, -int(unix.ENAMETOOLONG),
 			[]fields{{"type": "file_delete", "path": longest + "x", "errno": "ENAMETOOLONG", "truncated": true}}},
+		{"recvfrom of nothing", unix.SYS_RECVFROM, []any{udp, make([]byte, 8), 8, unix.MSG_DONTWAIT, 0, 0}, -int(unix.EAGAIN), nil},
 		{"something else", unix.SYS_GETPPID, nil, 1, nil},
 	}...)
 }

@@ -142,6 +142,8 @@ __noinline int emit_call(struct scratch *s, struct task *t, long ret)
 		return 0;
 	if (t->call.how == HOW_SOCKETCALL && !unwrap_socketcall(t))
 		return 0;
+	if (t->call.kind == KIND_DNS)
+		return 0; /* emit_dns_call looks into it */
 	s->early[0] = t->early[0];
 	s->early[1] = t->early[1];
 	event_begin(s, t, t->call.kind);
@@ -222,7 +224,7 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	const volatile struct shape *shape = shape_of(number_of(regs));
 	struct scratch *s;
 	struct task *t;
-	bool elsewhere;
+	bool elsewhere, sends;
 
 	if (!shape)
 		return 0;
@@ -248,12 +250,13 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 	}
 	if (t->call.kind) {
 		s = scratch_of(HOOK_EXIT);
+		sends = is_on_socket(t->call.how);
 		/* A fork that a signal has kept from happening is always made again. */
-		if (s && t->call.kind != KIND_DNS && ret != -ERESTARTNOINTR)
+		if (s && ret != -ERESTARTNOINTR)
 			emit_call(s, t, ret);
 		if (s && READ_ONCE(dns_in_use))
 			emit_dns_call(s, t, ret);
-		if (is_on_socket(t->call.how))
+		if (sends)
 			forget();
 		t->call.kind = 0;
 		t->closed = true;
