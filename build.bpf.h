@@ -15,6 +15,45 @@ static __always_inline struct scratch *scratch_of(enum hook hook)
 	return bpf_map_lookup_elem(&scratches, &index);
 }
 
+static __always_inline void event_begin(struct scratch *s, struct task *t, u32 kind)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct event *e = &s->event;
+
+	/* Scratch memory is reused: what is not set below must not be the last record's. */
+	__builtin_memset(e, 0, sizeof(*e));
+	e->kind = kind;
+	e->pid = t->pid;
+	e->tid = t->tid;
+	e->ppid = tgid_of(BPF_CORE_READ(task, real_parent));
+	e->exe = t->exe;
+	e->origin = t->origin;
+	e->uid = bpf_get_current_uid_gid();
+	if (t->call.kind) {
+		e->call = t->number;
+		e->ts_ns = t->ts_ns;
+		e->window = t->window;
+	} else {
+		e->ts_ns = bpf_ktime_get_boot_ns();
+		e->window = READ_ONCE(current_window);
+	}
+	bpf_get_current_comm(e->comm, sizeof(e->comm));
+}
+
+/*
+ * Makes of the record of a process's leader one of a thread of the kernel's that
+ * works for it, which is in no system call.
+ */
+static __always_inline void event_of_worker(struct scratch *s)
+{
+	struct task_struct *leader = BPF_CORE_READ(bpf_get_current_task_btf(), group_leader);
+	struct event *e = &s->event;
+
+	e->ts_ns = bpf_ktime_get_boot_ns();
+	e->window = READ_ONCE(current_window);
+	bpf_core_read(e->comm, sizeof(e->comm), &leader->comm);
+}
+
 /* Sends the record; returns whether there was room for it. */
 static __always_inline bool event_send(struct scratch *s, u32 len)
 {
@@ -53,53 +92,6 @@ static __always_inline u32 section_end(struct scratch *s, u32 off, u32 len, u8 t
 	section->flags = flags;
 	section->len = len;
 	return (off + sizeof(struct section) + len + 3) & ~3;
-}
-
-/* A checksum under construction, over words in a tail. */
-struct checksum {
-	struct scratch *s;
-	u32 at;
-	u32 len;
-	u64 sum;
-};
-
-static long checksum_step(u32 step, struct checksum *c)
-{
-	u32 word = *(u32 *)tail_at(c->s, c->at + 4 * step), left = c->len - 4 * step;
-
-	if (left < 4)
-		word &= (1 << 8 * left) - 1;
-	c->sum = (c->sum ^ word) * 0x100000001b3; /* FNV-1a, a word at a time */
-	return 0;
-}
-
-/* The checksum of the section at off, which is never zero; or zero if it could not be read. */
-__noinline u64 checksum_of(struct scratch *s, u32 off)
-{
-	struct checksum c = {.s = s, .at = off + sizeof(struct section), .sum = 0xcbf29ce484222325};
-	struct section *section;
-
-	if (!s)
-		return 0;
-	section = (struct section *)tail_at(s, off & ~3);
-	if (section->flags & SECTION_UNREADABLE)
-		return 0;
-	c.len = section->len;
-	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
-		bpf_loop((c.len + 3) / 4, checksum_step, &c, 0);
-	} else {
-		for (u32 i = 0; i < PATH_STEPS_OLD && 4 * i < c.len; i++)
-			checksum_step(i, &c);
-	}
-	return c.sum | 1;
-}
-
-/* Notes in the record if the section at off is not what it was at the entry. */
-static __always_inline void compare_early(struct scratch *s, u32 off, u32 which)
-{
-	if (s->early[which] && checksum_of(s, off) != s->early[which])
-		s->event.flags |= EVENT_RACED;
-	s->early[which] = 0;
 }
 
 #endif

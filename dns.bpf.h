@@ -11,25 +11,6 @@
 #define DNS_PIECES 1024	  /* UIO_MAXIOV */
 #define DNS_PIECES_OLD 16 /* where there is no bpf_loop */
 
-/* What struct msghdr and struct iovec start with, in either ABI. */
-struct message {
-	u64 name;
-	u64 namelen;
-	u64 iov;
-	u64 pieces;
-};
-
-__noinline u64 user_word(u64 address, u32 index)
-{
-	u64 word = 0;
-
-	if (current_abi())
-		bpf_probe_read_user(&word, 4, (void *)(address + 4 * index));
-	else
-		bpf_probe_read_user(&word, 8, (void *)(address + 8 * index));
-	return word;
-}
-
 /* Puts len bytes at a place in the tail; returns how many are there, all or none. */
 __noinline u32 put_bytes(struct scratch *s, u32 at, u64 from, u32 len)
 {
@@ -109,7 +90,7 @@ __noinline int emit_dns(struct scratch *s, struct task *t, u64 sock, struct mess
 		return 0;
 	event_begin(s, t, KIND_DNS);
 	put_protocol(s, sk);
-	s->event.value[1] = t->call.value[0] == ARG_CWD; /* received */
+	s->event.value[1] = t->call.how >= HOW_RECV && t->call.how <= HOW_READV; /* received */
 	if (BPF_CORE_READ(sk, __sk_common.skc_dport))
 		off = put_sock_addr(s, 0, sock, true);
 	else if (m->name)
@@ -123,14 +104,6 @@ __noinline int emit_dns(struct scratch *s, struct task *t, u64 sock, struct mess
 	return 0;
 }
 
-static __always_inline void read_message(struct message *m, u64 address)
-{
-	m->name = user_word(address, 0);
-	m->namelen = (u32)user_word(address, 1);
-	m->iov = user_word(address, 2);
-	m->pieces = user_word(address, 3);
-}
-
 /* The messages of a sendmmsg or recvmmsg. */
 struct dns_messages {
 	struct scratch *s;
@@ -140,11 +113,10 @@ struct dns_messages {
 	u32 count;
 };
 
-/* A struct mmsghdr is a struct msghdr (seven words) and the length of what has gone. */
 static long emit_dns_message(u32 i, struct dns_messages *d)
 {
-	u64 address = d->address + i * (current_abi() ? 32 : 64);
-	struct message m = {};
+	u64 address = mmsghdr_at(d->address, i);
+	struct message m;
 	u32 len = 0;
 
 	if (i >= d->count)
@@ -153,6 +125,12 @@ static long emit_dns_message(u32 i, struct dns_messages *d)
 	bpf_probe_read_user(&len, 4, (void *)(address + (current_abi() ? 28 : 56)));
 	emit_dns(d->s, d->t, d->sock, &m, len);
 	return 0;
+}
+
+/* Whether a system call sends or receives. */
+static __always_inline bool carries_messages(u8 how)
+{
+	return (how >= HOW_SENDTO && how <= HOW_SENDMMSG) || how >= HOW_RECV;
 }
 
 /* Sends the records of the messages of a system call that went well. */
@@ -169,21 +147,23 @@ __noinline int emit_dns_call(struct scratch *s, struct task *t, long ret)
 		return 0;
 	switch (t->call.how) {
 	case HOW_SENDTO:
-	case HOW_DNS:
+	case HOW_RECV:
+	case HOW_WRITE:
 		m.iov = arg(t, 1);
-		m.name = arg(t, t->call.kind == KIND_DNS ? t->call.value[1] : 4);
+		m.name = arg(t, t->call.how == HOW_SENDTO ? 4 : t->call.value[0]);
 		m.namelen = sizeof(struct sockaddr);
 		break;
 	case HOW_SENDMSG:
-	case HOW_DNS_MSG:
+	case HOW_RECVMSG:
 		read_message(&m, arg(t, 1));
 		break;
-	case HOW_DNS_IOV:
+	case HOW_READV:
+	case HOW_WRITEV:
 		m.iov = arg(t, 1);
 		m.pieces = arg(t, 2);
 		break;
 	case HOW_SENDMMSG:
-	case HOW_DNS_MMSG:
+	case HOW_RECVMMSG:
 		d.s = s;
 		d.t = t;
 		d.sock = (u64)sk;

@@ -2,77 +2,58 @@
 /*
  * What another thread may change while the kernel works with it: names and addresses
  * in the caller's memory. Where nothing tells which of them the kernel used, they
- * are read at the entry and at the exit, and compared.
+ * are read at the entry (entry.bpf.h) and at the exit, and compared.
  */
 #ifndef __EARLY_BPF_H__
 #define __EARLY_BPF_H__
 
-#include "dns.bpf.h"
+#include "build.bpf.h"
 
-/* The address that a system call on a socket is given. */
-static __always_inline u32 put_given_addr(struct scratch *s, struct task *t)
+/* A checksum under construction, over words in a tail. */
+struct checksum {
+	struct scratch *s;
+	u32 at;
+	u32 len;
+	u64 sum;
+};
+
+static long checksum_step(u32 step, struct checksum *c)
 {
-	struct message m = {};
+	u32 word = *(u32 *)tail_at(c->s, c->at + 4 * step), left = c->len - 4 * step;
 
-	switch (t->call.how) {
-	case HOW_CONNECT:
-	case HOW_BIND:
-		return put_user_addr(s, 0, arg(t, 1), arg(t, 2));
-	case HOW_SENDTO:
-		return arg(t, 4) ? put_user_addr(s, 0, arg(t, 4), arg(t, 5)) : 0;
-	case HOW_SENDMSG:
-	case HOW_SENDMMSG:
-		read_message(&m, arg(t, 1));
-		return m.name ? put_user_addr(s, 0, m.name, m.namelen) : 0;
-	}
+	if (left < 4)
+		word &= (1 << 8 * left) - 1;
+	c->sum = (c->sum ^ word) * 0x100000001b3; /* FNV-1a, a word at a time */
 	return 0;
 }
 
-/* Keeps checksums of what the task gives the kernel, and awaits where its messages go. */
-__noinline int remember(struct scratch *s, struct task *t)
+/* The checksum of the section at off, which is never zero; or zero if it could not be read. */
+__noinline u64 checksum_of(struct scratch *s, u32 off)
 {
-	struct destinations d = {};
-	u64 task;
+	struct checksum c = {.s = s, .at = off + sizeof(struct section), .sum = 0xcbf29ce484222325};
+	struct section *section;
 
-	if (!s || !t)
+	if (!s)
 		return 0;
-	t->early[0] = t->early[1] = 0;
-	switch (t->call.how) {
-	case HOW_SENDTO:
-	case HOW_SENDMSG:
-	case HOW_SENDMMSG:
-	case HOW_SOCKETCALL:
-		task = (u64)bpf_get_current_task();
-		if (udp_hooked)
-			bpf_map_update_elem(&sending, &task, &d, 0);
-		/* fallthrough */
-	case HOW_CONNECT:
-	case HOW_BIND:
-		if (put_given_addr(s, t))
-			t->early[0] = checksum_of(s, 0);
+	section = (struct section *)tail_at(s, off & ~3);
+	if (section->flags & SECTION_UNREADABLE)
 		return 0;
-	case HOW_OPEN: /* the file that was opened has its path */
-	case HOW_OPENAT2:
-	case HOW_CREAT:
-		return 0;
+	c.len = section->len;
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_loop)) {
+		bpf_loop((c.len + 3) / 4, checksum_step, &c, 0);
+	} else {
+		for (u32 i = 0; i < PATH_STEPS_OLD && 4 * i < c.len; i++)
+			checksum_step(i, &c);
 	}
-	if (t->call.name != ARG_NONE) {
-		put_string(s, 0, arg(t, t->call.name), TAG_NAME);
-		t->early[0] = checksum_of(s, 0);
-	}
-	if (t->call.name2 != ARG_NONE) {
-		put_string(s, 0, arg(t, t->call.name2), TAG_NAME2);
-		t->early[1] = checksum_of(s, 0);
-	}
-	return 0;
+	return c.sum | 1;
 }
 
-static __always_inline void forget(void)
+/* Notes in the record if the section at off is not what it was at the entry. */
+static __always_inline void compare_early(struct scratch *s, u32 off, u32 which)
 {
-	u64 task = (u64)bpf_get_current_task();
-
-	if (udp_hooked)
-		bpf_map_delete_elem(&sending, &task);
+	if (s->early[which] && checksum_of(s, off) != s->early[which])
+		s->event.flags |= EVENT_RACED;
+	s->early[which] = 0;
 }
 
 #endif

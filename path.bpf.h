@@ -6,7 +6,7 @@
 #ifndef __PATH_BPF_H__
 #define __PATH_BPF_H__
 
-#include "build.bpf.h"
+#include "early.bpf.h"
 
 /* The address of the current process's open file with that descriptor, or zero. */
 __noinline u64 file_at(s32 fd)
@@ -152,45 +152,6 @@ __noinline int tell_exe(struct scratch *s, struct task *t)
 	if (!event_send(s, off))
 		t->exe = 0;
 	return 0;
-}
-
-static __always_inline void event_begin(struct scratch *s, struct task *t, u32 kind)
-{
-	struct task_struct *task = bpf_get_current_task_btf();
-	struct event *e = &s->event;
-
-	/* Scratch memory is reused: what is not set below must not be the last record's. */
-	__builtin_memset(e, 0, sizeof(*e));
-	e->kind = kind;
-	e->pid = t->pid;
-	e->tid = t->tid;
-	e->ppid = tgid_of(BPF_CORE_READ(task, real_parent));
-	e->exe = t->exe;
-	e->origin = t->origin;
-	e->uid = bpf_get_current_uid_gid();
-	if (t->call.kind) {
-		e->call = t->number;
-		e->ts_ns = t->ts_ns;
-		e->window = t->window;
-	} else {
-		e->ts_ns = bpf_ktime_get_boot_ns();
-		e->window = READ_ONCE(current_window);
-	}
-	bpf_get_current_comm(e->comm, sizeof(e->comm));
-}
-
-/*
- * Makes of the record of a process's leader one of a thread of the kernel's that
- * works for it, which is in no system call.
- */
-static __always_inline void event_of_worker(struct scratch *s)
-{
-	struct task_struct *leader = BPF_CORE_READ(bpf_get_current_task_btf(), group_leader);
-	struct event *e = &s->event;
-
-	e->ts_ns = bpf_ktime_get_boot_ns();
-	e->window = READ_ONCE(current_window);
-	bpf_core_read(e->comm, sizeof(e->comm), &leader->comm);
 }
 
 /* The process behind a pidfd, or something that is no pid. */

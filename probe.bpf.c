@@ -16,7 +16,8 @@
 #include <bpf/bpf_tracing.h>
 #include "state.bpf.h"
 #include "path.bpf.h"
-#include "early.bpf.h"
+#include "entry.bpf.h"
+#include "dns.bpf.h"
 #include "uring.bpf.h"
 #include "security.bpf.h"
 
@@ -254,7 +255,7 @@ int BPF_PROG(on_sys_exit, struct pt_regs *regs, long ret)
 		/* A fork that a signal has kept from happening is always made again. */
 		if (s && ret != -ERESTARTNOINTR)
 			emit_call(s, t, ret);
-		if (s && READ_ONCE(dns_in_use))
+		if (s && READ_ONCE(dns_in_use) && carries_messages(t->call.how))
 			emit_dns_call(s, t, ret);
 		if (sends)
 			forget();

@@ -57,9 +57,9 @@ type probeEventFlag uint32
 const (
 	probeEventFlagEVENT_SCRIPT   probeEventFlag = 1
 	probeEventFlagEVENT_FILELESS probeEventFlag = 2
+	probeEventFlagEVENT_HELD     probeEventFlag = 4
 	probeEventFlagEVENT_RACED    probeEventFlag = 8
 	probeEventFlagEVENT_PENDING  probeEventFlag = 16
-	probeEventFlagEVENT_HELD     probeEventFlag = 4
 )
 
 type probeHow uint32
@@ -78,14 +78,16 @@ const (
 	probeHowHOW_ELSEWHERE  probeHow = 10
 	probeHowHOW_CLONE3     probeHow = 11
 	probeHowHOW_PIDFD      probeHow = 12
-	probeHowHOW_ACCEPT     probeHow = 15
-	probeHowHOW_SOCKETCALL probeHow = 14
-	probeHowHOW_DNS        probeHow = 17
-	probeHowHOW_DNS_MSG    probeHow = 18
-	probeHowHOW_DNS_MMSG   probeHow = 19
-	probeHowHOW_DNS_IOV    probeHow = 20
-	probeHowHOW_STAMP      probeHow = 16
 	probeHowHOW_CREAT      probeHow = 13
+	probeHowHOW_SOCKETCALL probeHow = 14
+	probeHowHOW_ACCEPT     probeHow = 15
+	probeHowHOW_STAMP      probeHow = 16
+	probeHowHOW_RECV       probeHow = 17
+	probeHowHOW_RECVMSG    probeHow = 18
+	probeHowHOW_RECVMMSG   probeHow = 19
+	probeHowHOW_READV      probeHow = 20
+	probeHowHOW_WRITE      probeHow = 21
+	probeHowHOW_WRITEV     probeHow = 22
 )
 
 type probeKind uint32
@@ -122,12 +124,12 @@ const (
 	probeKindKIND_UNIX_CONNECT   probeKind = 29
 	probeKindKIND_ACCEPT         probeKind = 30
 	probeKindKIND_URING_ENTER    probeKind = 31
-	probeKindKIND_URING_CLOSE    probeKind = 37
-	probeKindKIND_PATH           probeKind = 36
-	probeKindKIND_SOCKET_CONNECT probeKind = 35
-	probeKindKIND_DNS            probeKind = 34
-	probeKindKIND_EXE            probeKind = 33
 	probeKindKIND_URING_DONE     probeKind = 32
+	probeKindKIND_EXE            probeKind = 33
+	probeKindKIND_DNS            probeKind = 34
+	probeKindKIND_SOCKET_CONNECT probeKind = 35
+	probeKindKIND_PATH           probeKind = 36
+	probeKindKIND_URING_CLOSE    probeKind = 37
 )
 
 type probeLoss uint32

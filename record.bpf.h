@@ -21,7 +21,6 @@
 #define DNS_MESSAGES_OLD 8 /* of those that are sent at once, where there is no bpf_loop */
 #define URING_OPS 64	   /* io_uring has fewer operations */
 #define LOSS_SLOTS 2048
-#define EXE_SLOTS 2048	    /* numbers of programs that Go remembers */
 #define SENDMMSG_MAX 1024   /* UIO_MAXIOV: sendmmsg(2) sends no more at once */
 #define SENDMMSG_MAX_OLD 64 /* where there is no bpf_loop */
 
@@ -57,14 +56,13 @@ enum kind {
 	KIND_BPF = 28,
 	KIND_UNIX_CONNECT = 29,
 	KIND_ACCEPT = 30,
-	KIND_URING_ENTER = 31, /* no event: stamps what is submitted in it */
-	KIND_URING_CLOSE =
-	    37,		/* no event: a descriptor of an open that is not told yet may be gone */
-	KIND_PATH = 36, /* no event: the paths that the thread's system call is about */
-	KIND_SOCKET_CONNECT = 35, /* of another family than IP and UNIX */
-	KIND_DNS = 34,		  /* a message to or from a server of names */
-	KIND_EXE = 33,		  /* no event: the path of the program with that number */
+	KIND_URING_ENTER = 31,	  /* no event: stamps what is submitted in it */
 	KIND_URING_DONE = 32,	  /* what came of the request whose record was held */
+	KIND_EXE = 33,		  /* no event: the path of the program with that number */
+	KIND_DNS = 34,		  /* a message to or from a server of names */
+	KIND_SOCKET_CONNECT = 35, /* of another family than IP and UNIX */
+	KIND_PATH = 36,		  /* no event: the paths that the thread's system call is about */
+	KIND_URING_CLOSE = 37,	  /* no event: an open's descriptor may be gone before it is told */
 };
 
 /* How on_sys_exit gathers what a system call leaves behind. */
@@ -82,14 +80,16 @@ enum how {
 	HOW_ELSEWHERE = 10,  /* success is seen by another hook, failure here */
 	HOW_CLONE3 = 11,     /* the same, with the flags in memory */
 	HOW_PIDFD = 12,	     /* the process behind a descriptor */
-	HOW_ACCEPT = 15,     /* who is behind the new socket */
-	HOW_SOCKETCALL = 14, /* whatever the first argument says, with arguments in memory */
-	HOW_DNS = 17,	     /* one buffer */
-	HOW_DNS_MSG = 18,    /* a struct msghdr */
-	HOW_DNS_MMSG = 19,   /* many of them */
-	HOW_DNS_IOV = 20,    /* an array of struct iovec */
-	HOW_STAMP = 16,	     /* not at all: for what is done in it by other means */
 	HOW_CREAT = 13,	     /* HOW_OPEN, with the flags that creat(2) stands for */
+	HOW_SOCKETCALL = 14, /* whatever the first argument says, with arguments in memory */
+	HOW_ACCEPT = 15,     /* who is behind the new socket */
+	HOW_STAMP = 16,	     /* not at all: for what is done in it by other means */
+	HOW_RECV = 17,	     /* this to the last: a message, if from or to a server of names */
+	HOW_RECVMSG = 18,
+	HOW_RECVMMSG = 19,
+	HOW_READV = 20,
+	HOW_WRITE = 21,
+	HOW_WRITEV = 22,
 };
 
 /* Where an argument of struct shape is: 0 to 5 in the system call, or constant. */
@@ -133,9 +133,9 @@ enum section_flag {
 enum event_flag {
 	EVENT_SCRIPT = 1,   /* the kernel ran an interpreter for the program */
 	EVENT_FILELESS = 2, /* the program's file has no name in any directory */
+	EVENT_HELD = 4,	    /* ret is the request's token until a KIND_URING_DONE has the result */
 	EVENT_RACED = 8,    /* a name or address was another one at the exit than at the entry */
 	EVENT_PENDING = 16, /* it is not known what came of the request, and will not be */
-	EVENT_HELD = 4,	    /* ret is the request's token until a KIND_URING_DONE has the result */
 };
 
 struct section {

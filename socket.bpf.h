@@ -19,6 +19,7 @@
 #define TCP_SYN_SENT 2
 #define TCP_CLOSE 7
 #define DNS_PORT __builtin_bswap16(53)
+#define ADDR_LEN 128 /* struct sockaddr_storage */
 #define SOCKFS_MAGIC 0x534F434B
 
 /* The socket behind a file, or NULL if there is none. */
@@ -80,20 +81,34 @@ __noinline u32 put_sock_addr(struct scratch *s, u32 off, u64 sock_address, u32 p
 	return section_end(s, off, sizeof(addr), TAG_ADDR, 0);
 }
 
-/* Appends an address of the caller's; longer ones than sockaddr_un do not exist. */
+/* Ends the section of an address that was read with this result. */
+static __always_inline u32 addr_end(struct scratch *s, u32 off, u32 len, long error)
+{
+	return section_end(s, off, error ? 0 : len, TAG_ADDR, error ? SECTION_UNREADABLE : 0);
+}
+
+/* Appends an address of the caller's; longer ones than sockaddr_storage do not exist. */
 __noinline u32 put_user_addr(struct scratch *s, u32 off, u64 address, u32 len)
 {
-	u8 flags = 0;
-
 	if (!s)
 		return off;
-	if (len > 128)
-		len = 128; /* struct sockaddr_storage */
-	if (bpf_probe_read_user(tail_at(s, off + sizeof(struct section)), len, (void *)address)) {
-		flags = SECTION_UNREADABLE;
-		len = 0;
-	}
-	return section_end(s, off, len, TAG_ADDR, flags);
+	if (len > ADDR_LEN)
+		len = ADDR_LEN;
+	return addr_end(
+	    s, off, len,
+	    bpf_probe_read_user(tail_at(s, off + sizeof(struct section)), len, (void *)address));
+}
+
+/* Appends an address that the kernel has taken over. */
+__noinline u32 put_kernel_addr(struct scratch *s, u32 off, u64 address, u32 len)
+{
+	if (!s)
+		return off;
+	if (len > ADDR_LEN)
+		len = ADDR_LEN;
+	return addr_end(
+	    s, off, len,
+	    bpf_probe_read_kernel(tail_at(s, off + sizeof(struct section)), len, (void *)address));
 }
 
 /* The protocol, type and family of a socket, 16 bits each. */
@@ -202,28 +217,12 @@ __noinline u32 put_destination(struct scratch *s, u64 address, u32 len)
 	return settle_destination(s, off, len);
 }
 
-/* Appends an address that the kernel has taken over. */
-__noinline u32 put_kernel_addr(struct scratch *s, u64 address, u32 len)
-{
-	u8 flags = 0;
-
-	if (!s)
-		return 0;
-	if (len > 128)
-		len = 128; /* struct sockaddr_storage */
-	if (bpf_probe_read_kernel(tail_at(s, sizeof(struct section)), len, (void *)address)) {
-		flags = SECTION_UNREADABLE;
-		len = 0;
-	}
-	return section_end(s, 0, len, TAG_ADDR, flags);
-}
-
 /* Appends where a connection or message goes of which the kernel has taken over the address. */
 __noinline u32 put_kernel_destination(struct scratch *s, u64 address, u32 len)
 {
 	if (!s)
 		return 0;
-	return settle_destination(s, put_kernel_addr(s, address, len), len);
+	return settle_destination(s, put_kernel_addr(s, 0, address, len), len);
 }
 
 static __always_inline bool is_tcp(struct sock *sk)
@@ -258,54 +257,76 @@ static __always_inline bool sends_to_address(struct sock *sk, u64 flags)
 	return is_tcp(sk) ? flags & MSG_FASTOPEN : true;
 }
 
+/* What a struct msghdr of the caller's starts with. */
+struct message {
+	u64 name;
+	u64 namelen;
+	u64 iov;
+	u64 pieces;
+};
+
+/* A word of an array or structure of words in the caller's memory, in its ABI. */
+__noinline u64 user_word(u64 address, u32 index)
+{
+	u64 word = 0;
+
+	if (current_abi())
+		bpf_probe_read_user(&word, 4, (void *)(address + 4 * index));
+	else
+		bpf_probe_read_user(&word, 8, (void *)(address + 8 * index));
+	return word;
+}
+
+static __always_inline void read_message(struct message *m, u64 address)
+{
+	m->name = user_word(address, 0);
+	m->namelen = (u32)user_word(address, 1);
+	m->iov = user_word(address, 2);
+	m->pieces = user_word(address, 3);
+}
+
+/* Where the i-th struct mmsghdr is: a struct msghdr of seven words, and the length of what has
+ * gone. */
+static __always_inline u64 mmsghdr_at(u64 address, u32 i)
+{
+	return address + i * (current_abi() ? 32 : 64);
+}
+
 /* The messages of a sendmmsg, of which the first sent ones have left. */
 struct messages {
 	struct scratch *s;
 	u64 address;
 	u32 first; /* those before are told already */
 	u32 sent;
-	bool narrow; /* pointers have 32 bits */
 };
 
-/* Sends the record of a message; a struct mmsghdr starts with the address that it is for. */
+/* Sends the record of a message that is for an address. */
 static long emit_message(u32 i, struct messages *m)
 {
-	struct {
-		u64 name;
-		s32 namelen;
-	} msg = {};
+	struct message msg;
 	u32 off;
 
 	i += m->first;
 	if (i && i >= m->sent)
 		return 1; /* the first one is of interest even if it failed */
-	if (m->narrow) {  /* a struct compat_mmsghdr has 32 bytes, a struct mmsghdr 64 */
-		bpf_probe_read_user(&msg.name, 4, (void *)(m->address + i * 32));
-		bpf_probe_read_user(&msg.namelen, 4, (void *)(m->address + i * 32 + 4));
-	} else {
-		bpf_probe_read_user(&msg, 12, (void *)(m->address + i * 64));
-	}
-	if (!msg.name || msg.namelen <= 0) {
-		if (i || !m->s->early[0])
-			return 0;
+	read_message(&msg, mmsghdr_at(m->address, i));
+	if (msg.name && (s32)msg.namelen > 0) {
+		off = put_destination(m->s, msg.name, msg.namelen);
+		if (off)
+			event_end(m->s, off);
+	} else if (!i && m->s->early[0]) {
 		/* There was an address when the kernel began. */
 		m->s->event.flags |= EVENT_RACED;
 		event_end(m->s, 0);
-		m->s->event.flags = 0;
 		m->s->early[0] = 0;
-		return 0;
 	}
-	off = put_destination(m->s, msg.name, msg.namelen);
-	if (off)
-		event_end(m->s, off);
 	m->s->event.flags = 0;
 	return 0;
 }
 
 __noinline int emit_messages(struct scratch *s, u64 address, u32 first, u32 sent)
 {
-	struct messages m = {
-	    .s = s, .address = address, .first = first, .sent = sent, .narrow = current_abi()};
+	struct messages m = {.s = s, .address = address, .first = first, .sent = sent};
 
 	if (!s)
 		return 0;

@@ -66,8 +66,10 @@ const volatile u64 ring_headroom; /* of them, kept free of events so that a mark
 u64 current_window;
 u32 current_generation;
 
-/* Whether something in scope has talked to a server of names: until then, reads and writes are not
- * looked at. */
+/*
+ * Whether something in scope has talked to a server of names. Until then, reads and
+ * writes are not looked at.
+ */
 bool dns_in_use;
 
 /* How many requests to close a descriptor there were to io_uring. */
@@ -116,31 +118,34 @@ struct {
 	__type(value, struct task);
 } tasks SEC(".maps");
 
-/*
- * Where the messages of a task go, as the kernel has it: from its entry into a system
- * call that sends some, to its exit. Tasks are addresses here, since cgroup programs
- * have no task storage.
- */
+/* The layout of struct sockaddr_in and struct sockaddr_in6. */
+struct sockaddr {
+	u16 family;
+	__be16 port;
+	union {
+		__be32 v4;
+		struct {
+			u32 flowinfo;
+			u8 v6[16];
+			u32 scope_id;
+		};
+	};
+};
+
+/* Where the messages of one system call go. */
 #define DESTINATIONS 8
 struct destinations {
 	u64 count;
-	struct sockaddr {
-		u16 family;
-		__be16 port;
-		union {
-			__be32 v4;
-			struct {
-				u32 flowinfo;
-				u8 v6[16];
-				u32 scope_id;
-			};
-		};
-	} address[DESTINATIONS]; /* laid out as struct sockaddr_in and struct sockaddr_in6 */
+	struct sockaddr address[DESTINATIONS];
 };
+
+/*
+ * Where the messages of a task go, as the kernel has it: from its entry into a system
+ * call that sends some, to its exit. Tasks are addresses here, since cgroup programs
+ * have no task storage; one that leaves the scope meanwhile leaves its entry behind.
+ */
 struct {
-	__uint(
-	    type,
-	    BPF_MAP_TYPE_LRU_HASH); /* a task that leaves the scope meanwhile leaves one behind */
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1024);
 	__type(key, u64);
 	__type(value, struct destinations);

@@ -105,13 +105,13 @@ var syscallMeanings = map[string]probeShape{
 	"sendmsg":  how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMSG),
 	"sendmmsg": how(values(probeKindKIND_CONNECT, none, none), probeHowHOW_SENDMMSG),
 	// What goes to and comes from servers of names.
-	"read":     dns(probeHowHOW_DNS, true),
-	"write":    dns(probeHowHOW_DNS, false),
-	"readv":    dns(probeHowHOW_DNS_IOV, true),
-	"writev":   dns(probeHowHOW_DNS_IOV, false),
-	"recvfrom": dnsFrom(dns(probeHowHOW_DNS, true), 4),
-	"recvmsg":  dns(probeHowHOW_DNS_MSG, true),
-	"recvmmsg": dns(probeHowHOW_DNS_MMSG, true),
+	"read":     how(values(probeKindKIND_DNS, none, none), probeHowHOW_RECV),
+	"write":    how(values(probeKindKIND_DNS, none, none), probeHowHOW_WRITE),
+	"readv":    how(values(probeKindKIND_DNS, none, none), probeHowHOW_READV),
+	"writev":   how(values(probeKindKIND_DNS, none, none), probeHowHOW_WRITEV),
+	"recvfrom": how(values(probeKindKIND_DNS, 4, none), probeHowHOW_RECV), // with an address
+	"recvmsg":  how(values(probeKindKIND_DNS, none, none), probeHowHOW_RECVMSG),
+	"recvmmsg": how(values(probeKindKIND_DNS, none, none), probeHowHOW_RECVMMSG),
 
 	"io_uring_enter": how(values(probeKindKIND_URING_ENTER, none, none), probeHowHOW_STAMP),
 
@@ -172,21 +172,6 @@ func named(s probeShape, dir, name uint8) probeShape {
 // name is a call on one name and a value.
 func name(kind probeKind, dir, name, value uint8) probeShape {
 	return named(values(kind, value, none), dir, name)
-}
-
-// dns is a call that gets or sends a message.
-func dns(h probeHow, received bool) probeShape {
-	s := how(values(probeKindKIND_DNS, none, none), h)
-	if received {
-		s.Value[0] = cwd
-	}
-	return s
-}
-
-// dnsFrom is such a call that takes an address, too.
-func dnsFrom(s probeShape, address uint8) probeShape {
-	s.Value[1] = address
-	return s
 }
 
 // text is a call with a string besides that is not the name of a file.

@@ -59,33 +59,35 @@ static __always_inline u32 put_message(struct scratch *s, struct io_kiocb *req, 
 {
 	struct io_sr_msg *sr = (struct io_sr_msg *)req;
 	struct io_async_msghdr *async;
-	struct {
-		u64 name;
-		s32 namelen;
-	} user = {};
-	u32 len;
+	struct message m = {};
 
 	if (!sends_to_address(sk, BPF_CORE_READ(sr, msg_flags)))
 		return 0;
 	if (takes_over()) {
 		async = BPF_CORE_READ(req, async_data);
-		user.name = (u64)BPF_CORE_READ(async, msg.msg_name);
-		len = BPF_CORE_READ(async, msg.msg_namelen);
-		return user.name && len ? put_kernel_destination(s, user.name, len) : 0;
+		m.name = (u64)BPF_CORE_READ(async, msg.msg_name);
+		m.namelen = BPF_CORE_READ(async, msg.msg_namelen);
+		return m.name && m.namelen ? put_kernel_destination(s, m.name, m.namelen) : 0;
 	}
-	if (msg) { /* a struct msghdr starts with the address */
-		bpf_probe_read_user(&user, 12, BPF_CORE_READ(sr, umsg));
+	if (msg) {
+		read_message(&m, (u64)BPF_CORE_READ(sr, umsg));
 	} else if (bpf_core_field_exists(sr->addr)) {
-		user.name = (u64)BPF_CORE_READ(sr, addr);
-		user.namelen = BPF_CORE_READ(sr, addr_len);
+		m.name = (u64)BPF_CORE_READ(sr, addr);
+		m.namelen = BPF_CORE_READ(sr, addr_len);
 	}
-	return user.name && user.namelen > 0 ? put_destination(s, user.name, user.namelen) : 0;
+	return m.name && (s32)m.namelen > 0 ? put_destination(s, m.name, m.namelen) : 0;
 }
+
+/* Appends a name in a request of that type, and the directory that it starts from. */
+#define PUT_NAME(off, type, dirfd, field, tag)                                                     \
+	put_filename(s, off, BPF_CORE_READ((struct type *)req, dirfd), NAME_OF(req, type, field),  \
+		     tag)
 
 /* Fills in and sends the record of a request that was submitted. */
 __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 {
 	struct io_kiocb *req = (struct io_kiocb *)address;
+	struct filename *target;
 	struct sock *sk = NULL;
 	u32 off = 0;
 
@@ -96,57 +98,31 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 		put_protocol(s, sk);
 	}
 	switch (s->event.kind) {
-	case KIND_OPEN: {
-		struct io_open *open = (struct io_open *)req;
-
-		s->event.value[0] = BPF_CORE_READ(open, how.flags);
+	case KIND_OPEN:
+		s->event.value[0] = BPF_CORE_READ((struct io_open *)req, how.flags);
 		s->event.value[1] = READ_ONCE(uring_closes);
-		off = put_filename(s, off, BPF_CORE_READ(open, dfd),
-				   NAME_OF(req, io_open, filename), TAG_NAME);
+		off = PUT_NAME(off, io_open, dfd, filename, TAG_NAME);
 		break;
-	}
-	case KIND_DELETE: {
-		struct io_unlink *unlink = (struct io_unlink *)req;
-
-		off = put_filename(s, off, BPF_CORE_READ(unlink, dfd),
-				   NAME_OF(req, io_unlink, filename), TAG_NAME);
+	case KIND_DELETE:
+		off = PUT_NAME(off, io_unlink, dfd, filename, TAG_NAME);
 		break;
-	}
-	case KIND_MKDIR: {
-		struct io_mkdir *mkdir = (struct io_mkdir *)req;
-
-		off = put_filename(s, off, BPF_CORE_READ(mkdir, dfd),
-				   NAME_OF(req, io_mkdir, filename), TAG_NAME);
+	case KIND_MKDIR:
+		off = PUT_NAME(off, io_mkdir, dfd, filename, TAG_NAME);
 		break;
-	}
-	case KIND_RENAME: {
-		struct io_rename *rename = (struct io_rename *)req;
-
-		s->event.value[0] = BPF_CORE_READ(rename, flags);
-		off = put_filename(s, off, BPF_CORE_READ(rename, old_dfd),
-				   NAME_OF(req, io_rename, oldpath), TAG_NAME);
-		off = put_filename(s, off, BPF_CORE_READ(rename, new_dfd),
-				   NAME_OF(req, io_rename, newpath), TAG_NAME2);
+	case KIND_RENAME:
+		s->event.value[0] = BPF_CORE_READ((struct io_rename *)req, flags);
+		off = PUT_NAME(off, io_rename, old_dfd, oldpath, TAG_NAME);
+		off = PUT_NAME(off, io_rename, new_dfd, newpath, TAG_NAME2);
 		break;
-	}
-	case KIND_LINK: {
-		struct io_link *link = (struct io_link *)req;
-
-		off = put_filename(s, off, BPF_CORE_READ(link, old_dfd),
-				   NAME_OF(req, io_link, oldpath), TAG_NAME);
-		off = put_filename(s, off, BPF_CORE_READ(link, new_dfd),
-				   NAME_OF(req, io_link, newpath), TAG_NAME2);
+	case KIND_LINK:
+		off = PUT_NAME(off, io_link, old_dfd, oldpath, TAG_NAME);
+		off = PUT_NAME(off, io_link, new_dfd, newpath, TAG_NAME2);
 		break;
-	}
-	case KIND_SYMLINK: {
-		struct io_link *link = (struct io_link *)req;
-		struct filename *target = (struct filename *)NAME_OF(req, io_link, oldpath);
-
-		off = put_filename(s, off, BPF_CORE_READ(link, new_dfd),
-				   NAME_OF(req, io_link, newpath), TAG_NAME);
+	case KIND_SYMLINK:
+		off = PUT_NAME(off, io_link, new_dfd, newpath, TAG_NAME);
+		target = (struct filename *)NAME_OF(req, io_link, oldpath);
 		off = put_kernel_string(s, off, (u64)BPF_CORE_READ(target, name), TAG_NAME2);
 		break;
-	}
 	case KIND_CONNECT:
 		if (how == HOW_CONNECT) {
 			struct io_connect *connect = (struct io_connect *)req;
@@ -167,7 +143,7 @@ __noinline int emit_request(struct scratch *s, u64 address, u32 how)
 			return 0;
 		s->event.value[1] = BPF_CORE_READ(req, cqe.fd);
 		if (s->event.kind == KIND_BIND && bpf_core_type_exists(struct io_bind))
-			off = put_kernel_addr(s, taken_address(req),
+			off = put_kernel_addr(s, off, taken_address(req),
 					      BPF_CORE_READ((struct io_bind *)req, addr_len));
 		if (s->event.kind == KIND_LISTEN &&
 		    bpf_core_type_exists(struct io_listen)) /* since 6.11 */
