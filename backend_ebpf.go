@@ -246,7 +246,8 @@ func (b *ebpfBackend) mark(m *mark) error {
 
 func (b *ebpfBackend) next(r *record) error {
 	raw := b.held.next()
-	if raw == nil {
+	fresh := raw == nil
+	if fresh {
 		if b.caught {
 			b.gather()
 		}
@@ -260,12 +261,17 @@ func (b *ebpfBackend) next(r *record) error {
 		if isMark(raw) && len(b.held.records) > 0 {
 			// Nothing that was submitted before a mark is told after it.
 			b.held.giveOut(raw)
-			raw = b.held.next()
+			raw, fresh = b.held.next(), false
 		}
 	}
 	e := &b.event
-	if err := b.decode(raw); err != nil {
+	if err := e.decode(raw); err != nil {
 		return fmt.Errorf("the kernel side and this program do not fit: %w", err)
+	}
+	if fresh {
+		if err := b.join(raw); err != nil {
+			return fmt.Errorf("the kernel side and this program do not fit: %w", err)
+		}
 	}
 	*r = record{
 		tsNS:   b.clock.at(e.header.TsNs),
@@ -296,20 +302,18 @@ func (b *ebpfBackend) next(r *record) error {
 	return nil
 }
 
-// decode takes a record apart that is to be given out now. What is held, and what
-// came of something that is not, is left without anything to say.
-func (b *ebpfBackend) decode(raw []byte) error {
+// join adds to the event, which has just come with the record raw, what others have
+// told of it, and keeps what it tells of others. A record that is held, or that is for
+// another one, is left with nothing to say.
+func (b *ebpfBackend) join(raw []byte) error {
 	e := &b.event
-	if err := e.decode(raw); err != nil {
-		return err
-	}
 	if e.learn() {
 		if _, programs, err := b.liveNumbers(); err == nil { // else there is nothing left to read
 			e.exes.forget(e.header.Exe, programs)
 		}
 	}
 	b.told.join(e, raw)
-	if fresh := len(b.sample.RawSample) > 0 && &raw[0] == &b.sample.RawSample[0]; fresh && e.held() {
+	if e.held() {
 		b.held.hold(uint64(e.header.Ret), raw)
 		e.header.Kind = uint16(probeKindKIND_URING_DONE)
 	} else if e.kind() == probeKindKIND_URING_DONE {
@@ -318,7 +322,7 @@ func (b *ebpfBackend) decode(raw []byte) error {
 			if err := e.decode(submitted); err != nil {
 				return err
 			}
-			e.finish(&done) // or it stays pending
+			e.finish(&done)
 		}
 	}
 	return nil

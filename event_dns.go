@@ -2,11 +2,7 @@
 
 package main
 
-import (
-	"net/netip"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // maxShownAnswers is how many of the addresses in a message its event has.
 const maxShownAnswers = 32
@@ -55,7 +51,7 @@ func (e *kernelEvent) appendDNS(l *line) {
 		}
 		var addrs [][]byte
 		for _, a := range m.answers {
-			if a.addr == (netip.Addr{}) {
+			if !a.addr.IsValid() {
 				continue
 			}
 			if len(addrs) == maxShownAnswers {

@@ -27,6 +27,12 @@ type kernelBTF struct {
 	types *btf.Spec             // the wanted ones, with all that they hold; pointers are to void
 }
 
+// has tells whether the kernel has that one of the wanted types.
+func (k *kernelBTF) has(name string) bool {
+	_, err := k.types.AnyTypeByName(name)
+	return err == nil
+}
+
 // btfPath is where the kernel has it, in the format of Documentation/bpf/btf.rst.
 const btfPath = "/sys/kernel/btf/vmlinux"
 

@@ -3,9 +3,7 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"os"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -16,7 +14,6 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
-	"golang.org/x/sys/unix"
 )
 
 // kernelObjects is what probe.bpf.c is in the kernel.
@@ -24,8 +21,8 @@ type kernelObjects struct {
 	kernelState
 	ring                    *ringbuf.Reader // of the map Events
 	introduce, mark, takeIn *ebpf.Program   // the sidecar runs them
-	hooks                   []*ebpf.Program // in the order to attach them in
-	cgroups, paths          []*ebpf.Program
+	hooks                   []hook          // in the order to attach them in
+	cgroups, paths          []*ebpf.Program // as cgroupNames and pathHooks; nil for what is not supported
 	links                   []link.Link
 }
 
@@ -36,9 +33,20 @@ type kernelState struct {
 	Bss *ebpf.Map `ebpf:".bss"` // behind the variables that are not constant
 }
 
+// A hook is a program on one of the kernel's hooks, or a copy of it.
+type hook struct {
+	name    string
+	program *ebpf.Program
+}
+
 // hookNames are the programs on the kernel's hooks, in the order to attach them in:
 // with the exit first, no entry is seen whose exit is not.
-var hookNames = []string{probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal, probeProgOnUringComplete, probeProgOnUringSubmit}
+var hookNames = []string{
+	probeProgOnSysExit, probeProgOnSysEnter, probeProgOnFork, probeProgOnExec, probeProgOnSetState, probeProgOnSignal,
+}
+
+// uringNames are those that a kernel without io_uring has no hooks for.
+var uringNames = []string{probeProgOnUringComplete, probeProgOnUringSubmit}
 
 // pathHooks are the kernel's checks of paths, with the programs that go on them. Not
 // every kernel has a use for them; without them, names are the caller's.
@@ -136,7 +144,15 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 			return err
 		})
 	}
-	o.hooks = make([]*ebpf.Program, len(hookNames)*copies)
+	names := hookNames
+	if kernel.has("io_kiocb") {
+		names = slices.Concat(hookNames, uringNames)
+	}
+	for _, name := range names {
+		for range copies {
+			o.hooks = append(o.hooks, hook{name: name})
+		}
+	}
 	o.cgroups, o.paths = make([]*ebpf.Program, len(cgroupNames)), make([]*ebpf.Program, len(pathHooks))
 	for i := range copies {
 		if err := spec.Variables[probeVarCopy].Set(uint32(i)); err != nil {
@@ -157,8 +173,8 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 			".bss":            o.Bss,
 			".rodata":         constants.Map,
 		}
-		for h, name := range hookNames {
-			load(&o.hooks[h*copies+i], name, maps)
+		for h, name := range names {
+			load(&o.hooks[h*copies+i].program, name, maps)
 		}
 		if i == 0 {
 			load(&o.introduce, probeProgIntroduce, maps)
@@ -236,145 +252,4 @@ func hookCopies() (int, error) {
 		return copiesIfPreempted, nil
 	}
 	return 1, nil
-}
-
-// attach puts the programs on their hooks.
-func (o *kernelObjects) attach() error {
-	for i, p := range o.hooks {
-		name := hookNames[i/(len(o.hooks)/len(hookNames))]
-		l, err := attachHook(p, tracepoints[name])
-		if err != nil {
-			return fmt.Errorf("attach %s: %w", name, err)
-		}
-		o.links = append(o.links, l)
-	}
-	for _, p := range o.paths {
-		if p == nil {
-			break
-		}
-		l, err := link.AttachTracing(link.TracingOptions{Program: p})
-		if err == nil {
-			o.links = append(o.links, l)
-		}
-	}
-	return o.attachCgroups()
-}
-
-// notSupported returns nil for an error that says that this kernel does not have or
-// allow something; but not for one of the verifier's.
-func notSupported(err error) error {
-	if errors.Is(err, ebpf.ErrNotSupported) || errors.Is(err, os.ErrPermission) && !errors.As(err, new(*verifierError)) {
-		return nil
-	}
-	return err
-}
-
-// attachCgroups puts the programs on cgroups on the root of cgroup v2. Where there is
-// none, or this process may not, where messages go is read from their senders' memory.
-func (o *kernelObjects) attachCgroups() error {
-	root, err := cgroupRoot()
-	if err != nil || root == "" || slices.Contains(o.cgroups, nil) {
-		return err
-	}
-	for i, attach := range []ebpf.AttachType{ebpf.AttachCGroupUDP4Sendmsg, ebpf.AttachCGroupUDP6Sendmsg} {
-		l, err := link.AttachCgroup(link.CgroupOptions{Path: root, Attach: attach, Program: o.cgroups[i]})
-		if err != nil {
-			return notSupported(fmt.Errorf("attach %s to %s: %w", cgroupNames[i], root, err))
-		}
-		o.links = append(o.links, l)
-	}
-	return o.UdpHooked.Set(true)
-}
-
-// cgroupRoot returns where cgroup v2 is mounted; it is empty if that is nowhere.
-func cgroupRoot() (string, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", fmt.Errorf("find cgroup v2: %w", err)
-	}
-	for mount := range strings.Lines(string(mounts)) {
-		// Before the dash: id, parent, device, root, mount point; after it: type (proc_pid_mountinfo(5)).
-		before, after, _ := strings.Cut(mount, " - ")
-		if fields := strings.Fields(before); strings.HasPrefix(after, "cgroup2 ") && len(fields) > 4 && fields[3] == "/" {
-			return octal.Replace(fields[4]), nil
-		}
-	}
-	return "", nil
-}
-
-// octal undoes what the kernel does to mount points for mountinfo.
-var octal = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-
-// tracepoints has the names of those that programs of that type go to, newest first.
-// Programs of the other type have theirs from the kernel's types.
-var tracepoints = map[string][]string{
-	probeProgOnUringSubmit:   {"io_uring_submit_req", "io_uring_submit_sqe"},
-	probeProgOnUringComplete: {"io_uring_complete"},
-}
-
-func attachHook(p *ebpf.Program, names []string) (l link.Link, err error) {
-	if len(names) == 0 {
-		return link.AttachTracing(link.TracingOptions{Program: p})
-	}
-	for _, name := range names {
-		l, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: name, Program: p})
-		if !errors.Is(err, os.ErrNotExist) {
-			break
-		}
-	}
-	return l, err
-}
-
-// Close detaches and frees everything.
-func (o *kernelObjects) Close() (err error) {
-	for _, l := range o.links {
-		err = errors.Join(err, l.Close())
-	}
-	for _, p := range slices.Concat(o.hooks, o.cgroups, o.paths, []*ebpf.Program{o.introduce, o.mark, o.takeIn}) {
-		err = errors.Join(err, p.Close())
-	}
-	if o.ring != nil {
-		err = errors.Join(err, o.ring.Close())
-	}
-	return errors.Join(err, o.probeMaps.Close(), o.Bss.Close())
-}
-
-// explainEBPF says what is missing and how to get it, if that is why err happened.
-func explainEBPF(err error) error {
-	// Without privilege, the kernel says EPERM, or refuses parts of the program.
-	if lacking := lackingCapabilities(); lacking != "" {
-		return unavailable{fmt.Errorf("eBPF needs root, or CAP_BPF and CAP_PERFMON, and this process lacks %s; use sudo (%w)", lacking, err)}
-	}
-	switch {
-	case errors.As(err, new(*verifierError)):
-		return fmt.Errorf("the kernel refused a program; please report this with the kernel's version: %w", err)
-	case errors.Is(err, unix.EPERM):
-		return unavailable{fmt.Errorf("%w; something forbids eBPF here: a container's seccomp filter, or kernel lockdown", err)}
-	case errors.Is(err, btf.ErrNotFound), errors.Is(err, os.ErrNotExist), errors.Is(err, ebpf.ErrNotSupported),
-		// Linux 5.13 and older just say EINVAL.
-		errors.Is(features.HaveProgramType(ebpf.Syscall), ebpf.ErrNotSupported):
-		return unavailable{fmt.Errorf("%w; it needs Linux 5.15 or later with CONFIG_DEBUG_INFO_BTF", err)}
-	}
-	return err
-}
-
-// lackingCapabilities names what this process lacks of the capabilities for eBPF
-// (capabilities(7)); it is empty if there is nothing, or if that cannot be told.
-func lackingCapabilities() string {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var sets [2]unix.CapUserData
-	if unix.Capget(&header, &sets[0]) != nil {
-		return ""
-	}
-	has := func(capability int) bool { return sets[capability/32].Effective&(1<<(capability%32)) != 0 }
-	var lacking []string
-	if !has(unix.CAP_SYS_ADMIN) {
-		if !has(unix.CAP_BPF) {
-			lacking = append(lacking, "CAP_BPF")
-		}
-		if !has(unix.CAP_PERFMON) {
-			lacking = append(lacking, "CAP_PERFMON")
-		}
-	}
-	return strings.Join(lacking, " and ")
 }

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
@@ -74,38 +75,15 @@ func loadProgram(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, kernel *kern
 			return nil, fmt.Errorf("load program %s: this kernel has no %s: %w", spec.Name, hook, ebpf.ErrNotSupported)
 		}
 	}
-	insns := slices.Clone(spec.Instructions)
-	var relocations []*btf.CORERelocation
-	var relocated []int
-	for i := range insns {
-		if r := btf.CORERelocationMetadata(&insns[i]); r != nil {
-			relocations, relocated = append(relocations, r), append(relocated, i)
-		}
-		if insns[i].IsLoadFromMap() {
-			m := maps[insns[i].Reference()]
-			if m == nil {
-				return nil, fmt.Errorf("load program %s: there is no map %q", spec.Name, insns[i].Reference())
-			}
-			if err := insns[i].AssociateMap(m); err != nil {
-				return nil, fmt.Errorf("load program %s: use map %s: %w", spec.Name, insns[i].Reference(), err)
-			}
-		}
-	}
-	var types btf.Builder
-	fixups, err := btf.CORERelocate(relocations, []*btf.Spec{kernel.types}, spec.ByteOrder, types.Add)
+	insns, types, err := relocate(spec, maps, kernel)
 	if err != nil {
-		return nil, fmt.Errorf("load program %s: relocate: %w", spec.Name, err)
+		return nil, fmt.Errorf("load program %s: %w", spec.Name, err)
 	}
-	for i := range fixups {
-		if err := fixups[i].Apply(&insns[relocated[i]]); err != nil {
-			return nil, fmt.Errorf("load program %s: relocate %v: %w", spec.Name, relocations[i], err)
-		}
-	}
-	funcs, lines, err := btf.MarshalExtInfos(insns, &types)
+	funcs, lines, err := btf.MarshalExtInfos(insns, types)
 	if err != nil {
 		return nil, fmt.Errorf("load program %s: describe its functions: %w", spec.Name, err)
 	}
-	handle, err := btf.NewHandle(&types)
+	handle, err := btf.NewHandle(types)
 	if err != nil {
 		return nil, fmt.Errorf("load program %s: load its types: %w", spec.Name, err)
 	}
@@ -146,6 +124,39 @@ func loadProgram(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, kernel *kern
 		return nil, fmt.Errorf("load program %s: %w", spec.Name, err)
 	}
 	return p, nil
+}
+
+// relocate returns a program's instructions with its maps and the kernel's own places
+// in them, and the types that they name.
+func relocate(spec *ebpf.ProgramSpec, maps map[string]*ebpf.Map, kernel *kernelBTF) (insns asm.Instructions, types *btf.Builder, err error) {
+	insns = slices.Clone(spec.Instructions)
+	var relocations []*btf.CORERelocation
+	var relocated []int
+	for i := range insns {
+		if r := btf.CORERelocationMetadata(&insns[i]); r != nil {
+			relocations, relocated = append(relocations, r), append(relocated, i)
+		}
+		if insns[i].IsLoadFromMap() {
+			m := maps[insns[i].Reference()]
+			if m == nil {
+				return nil, nil, fmt.Errorf("there is no map %q", insns[i].Reference())
+			}
+			if err := insns[i].AssociateMap(m); err != nil {
+				return nil, nil, fmt.Errorf("use map %s: %w", insns[i].Reference(), err)
+			}
+		}
+	}
+	types = new(btf.Builder)
+	fixups, err := btf.CORERelocate(relocations, []*btf.Spec{kernel.types}, spec.ByteOrder, types.Add)
+	if err != nil {
+		return nil, nil, fmt.Errorf("relocate: %w", err)
+	}
+	for i := range fixups {
+		if err := fixups[i].Apply(&insns[relocated[i]]); err != nil {
+			return nil, nil, fmt.Errorf("relocate %v: %w", relocations[i], err)
+		}
+	}
+	return insns, types, nil
 }
 
 // load returns the new program's descriptor.

@@ -98,12 +98,12 @@ func (e *kernelEvent) pending() bool {
 	return !e.finished && e.header.Flags&uint16(flags) != 0 && e.header.Call&probeCallUring != 0
 }
 
-// finish adds to the record of a request, which has been held, what came of it; it
-// returns false if that is of another one.
-func (e *kernelEvent) finish(done *kernelEvent) bool {
+// finish adds to the record of a request, which has been held, what came of it. If that
+// is of another one, which has the token by now, the request stays pending.
+func (e *kernelEvent) finish(done *kernelEvent) {
 	h := &e.header
 	if h.Call != done.header.Call || h.Pid != done.header.Pid {
-		return false
+		return
 	}
 	h.Ret = done.header.Ret
 	e.finished = true
@@ -129,7 +129,6 @@ func (e *kernelEvent) finish(done *kernelEvent) bool {
 			e.sections[probeTagTAG_ADDR] = s
 		}
 	}
-	return true
 }
 
 // isMark tells a mark's record without taking it apart.
