@@ -499,7 +499,7 @@ func init() {
 		if err := unix.Sendmsg(fd, []byte("x"), nil, to(1), 0); err != nil {
 			return err
 		}
-		if err := sendMany(fd, []unix.Sockaddr{to(2), to(3)}); err != nil {
+		if err := sendMany(fd, []byte("x"), sockaddr("127.66.0.2", port), sockaddr("127.66.0.3", port)); err != nil {
 			return err
 		}
 		if err := unix.Connect(fd, to(5)); err != nil {
@@ -518,11 +518,11 @@ func init() {
 		if err != nil {
 			return err
 		}
-		var to []unix.Sockaddr
+		var to [][]byte
 		for i := range n {
-			to = append(to, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 66, byte(i >> 8), byte(i)}})
+			to = append(to, sockaddr(fmt.Sprintf("127.66.%d.%d", i>>8, i&0xff), port))
 		}
-		if err := sendMany(fd, to); err != nil {
+		if err := sendMany(fd, []byte("x"), to...); err != nil {
 			return err
 		}
 		say("done")
@@ -530,28 +530,21 @@ func init() {
 	}
 }
 
-// sendMany sends a byte to each address with one sendmmsg.
-func sendMany(fd int, to []unix.Sockaddr) error {
+// sendMany sends the same to each address with one sendmmsg; nil is for none.
+func sendMany(fd int, payload []byte, to ...[]byte) error {
 	type mmsghdr struct {
 		unix.Msghdr
 		len uint32
 		_   uint32
 	}
-	raw := make([]unix.RawSockaddrInet4, len(to))
 	messages := make([]mmsghdr, len(to))
-	data := []byte("x")
-	iov := unix.Iovec{Base: &data[0], Len: 1}
+	iov := unix.Iovec{Base: &payload[0], Len: uint64(len(payload))}
 	for i := range to {
-		sa := to[i].(*unix.SockaddrInet4)
-		raw[i] = unix.RawSockaddrInet4{Family: unix.AF_INET, Addr: sa.Addr}
-		binary.BigEndian.PutUint16((*[2]byte)(unsafe.Pointer(&raw[i].Port))[:], uint16(sa.Port))
-		messages[i].Name = (*byte)(unsafe.Pointer(&raw[i]))
-		messages[i].Namelen = unix.SizeofSockaddrInet4
-		messages[i].Iov = &iov
-		messages[i].Iovlen = 1
+		messages[i].Name, messages[i].Namelen = unsafe.SliceData(to[i]), uint32(len(to[i]))
+		messages[i].Iov, messages[i].Iovlen = &iov, 1
 	}
 	n, _, errno := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&messages[0])), uintptr(len(messages)), 0, 0, 0)
-	runtime.KeepAlive(raw)
+	runtime.KeepAlive(to)
 	if errno != 0 || int(n) != len(to) {
 		return fmt.Errorf("sendmmsg sent %d of %d: %v", n, len(to), errno)
 	}
@@ -946,6 +939,13 @@ func TestEBPFConnectIsSeenAtOnce(t *testing.T) {
 // TestEBPFLossesAreExact is rule 6: what was done is what was delivered and what
 // is said to be lost, to the last one, by call, although nobody reads for a while.
 func TestEBPFLossesAreExact(t *testing.T) {
+	for _, deed := range []string{"opens", "uring-opens"} {
+		t.Run(deed, func(t *testing.T) { exactLosses(t, deed) })
+	}
+}
+
+// exactLosses fills the ring with 40,000 opens.
+func exactLosses(t *testing.T, deed string) {
 	b := ebpfOrSkip(t, 1<<20)
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
@@ -960,11 +960,11 @@ func TestEBPFLossesAreExact(t *testing.T) {
 	const n = 20_000
 	c.begin("a", "")
 	c.gate.Lock() // the reader stops
-	a.do("opens", "/dev/null", strconv.Itoa(n))
+	a.do(deed, "/dev/null", strconv.Itoa(n))
 	c.sendEnd("a") // it is acknowledged only when the reader goes on
 	c.sendBegin("b", "")
 	time.Sleep(50 * time.Millisecond)
-	a.do("opens", "/dev/zero", strconv.Itoa(n))
+	a.do(deed, "/dev/zero", strconv.Itoa(n))
 	c.sendEnd("b")
 	c.gate.Unlock()
 	count := func(lines []outLine, id, path string) (delivered, dropped int) {
@@ -992,7 +992,7 @@ func TestEBPFLossesAreExact(t *testing.T) {
 		t.Errorf("in b, %d were delivered and %d dropped, of %d", delivered, dropped, n)
 	}
 	c.begin("c", "")
-	a.do("opens", "/dev/null", "10")
+	a.do(deed, "/dev/null", "10")
 	if delivered, dropped := count(c.end("c"), "c", "/dev/null"); delivered != 10 || dropped != 0 {
 		t.Errorf("afterwards, %d were delivered and %d dropped, of 10", delivered, dropped)
 	}

@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +30,69 @@ func init() {
 			err = fmt.Errorf("the addresses are %v", addrs)
 		}
 		return 0, err
+	}
+}
+
+func init() {
+	server := &unix.SockaddrInet4{Addr: [4]byte{127, 66, 0, 53}, Port: 53}
+	open := func() (int, error) { return unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0) }
+	unquote := func(s string) []byte {
+		text, err := strconv.Unquote(s)
+		if err != nil {
+			panic(err)
+		}
+		return []byte(text)
+	}
+	// dns-pieces sends one message that is in as many pieces as told.
+	actorDeeds["dns-pieces"] = func(argv []string) (int, error) {
+		fd, err := open()
+		if err != nil {
+			return 0, err
+		}
+		defer unix.Close(fd)
+		var pieces [][]byte
+		for _, piece := range argv {
+			pieces = append(pieces, unquote(piece))
+		}
+		return unix.SendmsgBuffers(fd, pieces, nil, server, 0)
+	}
+	// dns-many sends a message several times with one system call.
+	actorDeeds["dns-many"] = func(argv []string) (int, error) {
+		fd, err := open()
+		if err != nil {
+			return 0, err
+		}
+		defer unix.Close(fd)
+		var to [][]byte
+		for range mustAtoi(string(unquote(argv[1]))) {
+			to = append(to, sockaddr("127.66.0.53", 53))
+		}
+		return 0, sendMany(fd, unquote(argv[0]), to...)
+	}
+	// dns-edge sends a message to an address behind which no memory is.
+	actorDeeds["dns-edge"] = func(argv []string) (int, error) {
+		fd, err := open()
+		if err != nil {
+			return 0, err
+		}
+		defer unix.Close(fd)
+		page := unix.Getpagesize()
+		memory, err := unix.Mmap(-1, 0, 2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		if err != nil {
+			return 0, err
+		}
+		defer unix.Munmap(memory)
+		addr := memory[page-16:]
+		copy(addr, sockaddr("127.66.0.53", 53))
+		if err := unix.Mprotect(memory[page:], unix.PROT_NONE); err != nil {
+			return 0, err
+		}
+		query := unquote(argv[0])
+		_, _, errno := syscall.Syscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&query[0])), uintptr(len(query)), 0, uintptr(unsafe.Pointer(&addr[0])), 16)
+		if errno != 0 {
+			return 0, errno
+		}
+		return 0, nil
 	}
 }
 
@@ -57,7 +123,9 @@ func nameServer(t *testing.T, addr netip.Addr) (server string) {
 			if err != nil {
 				return
 			}
-			udp.WriteTo(answer(b[:n]), from)
+			if n > 17 {
+				udp.WriteTo(answer(b[:n]), from)
+			}
 		}
 	}()
 	tcp, err := net.Listen("tcp", server)
@@ -133,6 +201,44 @@ func TestEBPFNames(t *testing.T) {
 			dst := fmt.Sprintf("%s:%d", addr, port)
 			if got := filter(lines, fields{"type": "connect", "dst": dst}); len(got) != 1 || got[0]["host"] != tt.host {
 				t.Errorf("the connection is %v", got)
+			}
+		})
+	}
+	// However a question is cut up, it is read; and what is none is told all the same.
+	pieces := func(n int) (p []string) {
+		for i := range query {
+			if i%n == 0 {
+				p = append(p, "")
+			}
+			p[len(p)-1] += string(query[i : i+1])
+		}
+		return p
+	}
+	for _, tt := range []struct {
+		name, deed string
+		argv       []string
+		times      int
+	}{
+		{"a byte a piece", "dns-pieces", pieces(1), 1},
+		{"empty pieces before it", "dns-pieces", append(make([]string, 20), pieces(len(query))...), 1},
+		{"many at once", "dns-many", []string{string(query), "12"}, 12},
+		{"an address at the end of memory", "dns-edge", []string{string(query)}, 1},
+		{"garbage", "dns-pieces", []string{"\x01"}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			quoted := make([]string, len(tt.argv))
+			for i := range tt.argv {
+				quoted[i] = strconv.Quote(tt.argv[i])
+			}
+			s.begin("cut", "")
+			a.do(tt.deed, quoted...)
+			got := filter(events(s.end("cut"), "cut"), fields{"type": "dns"})
+			want := fields{"name": "secret.example", "query": "A"}
+			if tt.name == "garbage" {
+				want = fields{"name": nil, "undecoded": true}
+			}
+			if len(got) != tt.times || len(filter(got, want)) != tt.times {
+				t.Errorf("got %d, want %d with %v: %v", len(got), tt.times, want, got)
 			}
 		})
 	}

@@ -200,6 +200,16 @@ func everyDestination(t *testing.T) {
 			checkEvents(t, got, a.pid(), fields{"type": "connect", "proto": r.wantProto, "dst": r.wantDst})
 		})
 	}
+	t.Run("IPv6 messages of which one has no address", func(t *testing.T) {
+		peer, err := net.ListenPacket("udp4", fmt.Sprintf("127.66.0.8:%d", port)) // or the second is refused
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer peer.Close()
+		got := during(s.client, func() { a.do("mapped messages", strconv.Itoa(port)) })
+		checkEvents(t, got, a.pid(), fields{"type": "connect", "proto": "udp", "dst": fmt.Sprintf("127.66.0.8:%d", port)},
+			fields{"type": "connect", "proto": "udp", "dst": dst})
+	})
 	t.Run("a connection with the first data", func(t *testing.T) {
 		fd := a.must(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_STREAM, 0)
 		one := []byte{1, 0, 0, 0}
@@ -524,6 +534,22 @@ func daemons(t *testing.T) {
 }
 
 func init() {
+	// mapped messages connects to 127.66.0.8 as an IPv6 socket can, and sends a message
+	// there and one to 127.66.0.9 with one system call. The kernel looks up where the
+	// first one goes, too, though it has no address.
+	actorDeeds["mapped messages"] = func(argv []string) (int, error) {
+		port := mustAtoi(argv[0])
+		fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return 0, err
+		}
+		defer unix.Close(fd)
+		to := func(addr string) []byte { return sockaddr("::ffff:"+addr, port) }
+		if _, _, errno := syscall.Syscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&to("127.66.0.8")[0])), 28); errno != 0 {
+			return 0, errno
+		}
+		return 0, sendMany(fd, []byte("x"), nil, to("127.66.0.9"))
+	}
 	// exec-by becomes a program, in one of the ways to do so.
 	testParts["exec-by"] = func(args []string) error {
 		how, program := args[0], args[1]

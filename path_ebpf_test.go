@@ -79,3 +79,63 @@ func resolvedPaths(t *testing.T) {
 		})
 	}
 }
+
+// TestToldPaths checks which events get the paths that their thread has told before.
+func TestToldPaths(t *testing.T) {
+	record := func(kind probeKind, ts uint64) *testRecord {
+		r := rec(kind, 0)
+		r.TsNs = ts
+		return r
+	}
+	told := func(ts uint64) *testRecord {
+		return record(probeKindKIND_PATH, ts).section(probeTagTAG_PATH, 0, "told\x00")
+	}
+	deleted := func(ts uint64) *testRecord {
+		return record(probeKindKIND_DELETE, ts).section(probeTagTAG_NAME, 0, "/given").section(probeTagTAG_DIR, 0, "")
+	}
+	ofRequest := deleted(1)
+	ofRequest.Call = probeCallUring
+	for _, tt := range []struct {
+		name    string
+		records []*testRecord
+		want    string
+	}{
+		{"of the same call", []*testRecord{told(1), deleted(1)}, "/told"},
+		{"none", []*testRecord{deleted(1)}, "/given"},
+		{"of a call whose own record was lost", []*testRecord{told(1), deleted(2)}, "/given"},
+		{"of a call before it", []*testRecord{told(1), deleted(1), deleted(1)}, "/given"},
+		{"with a mark in between", []*testRecord{told(1), record(probeKindKIND_MARK, 1), deleted(1)}, "/told"},
+		{"of a descriptor's file", []*testRecord{told(1), record(probeKindKIND_CHMOD, 1).section(probeTagTAG_PATH, 0, "open\x00")}, "/open"},
+		{"of a request", []*testRecord{told(1), ofRequest}, "/given"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var p toldPaths
+			var e kernelEvent
+			for _, r := range tt.records {
+				if err := e.decode(r.bytes()); err != nil {
+					t.Fatal(err)
+				}
+				p.join(&e, r.bytes())
+			}
+			var l line
+			l.begin("x")
+			e.append(&l)
+			if got := decodeLine(t, l.end())["path"]; got != tt.want {
+				t.Errorf("the path is %v, want %q", got, tt.want)
+			}
+		})
+	}
+	var p toldPaths
+	for tid := range uint32(3 * maxToldPaths) {
+		r := told(1)
+		r.Tid = tid
+		var e kernelEvent
+		if err := e.decode(r.bytes()); err != nil {
+			t.Fatal(err)
+		}
+		p.join(&e, r.bytes())
+	}
+	if len(p) > maxToldPaths {
+		t.Errorf("the paths of %d threads are kept, want at most %d", len(p), maxToldPaths)
+	}
+}

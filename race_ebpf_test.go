@@ -84,6 +84,35 @@ func init() {
 			return nil
 		})
 	}
+	// race-name sends a datagram with an address, whose length another thread sets to
+	// zero and back; without one it is an error.
+	actorDeeds["race-name"] = func(argv []string) (int, error) {
+		n, _ := strconv.Atoi(argv[0])
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return 0, err
+		}
+		defer unix.Close(fd)
+		name, payload := sockaddr(argv[1], mustAtoi(argv[2])), []byte("x")
+		iov := &unix.Iovec{Base: &payload[0], Len: 1}
+		msg := unix.Msghdr{Name: &name[0], Namelen: 16, Iov: iov, Iovlen: 1}
+		named := append([]byte(nil), unsafe.Slice((*byte)(unsafe.Pointer(&msg)), unsafe.Sizeof(msg))...)
+		msg.Namelen = 0
+		nameless := append([]byte(nil), unsafe.Slice((*byte)(unsafe.Pointer(&msg)), unsafe.Sizeof(msg))...)
+		sent := 0
+		err = race(n, named, nameless, func(msg unsafe.Pointer) error {
+			_, _, errno := syscall.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(msg), 0)
+			if errno == 0 {
+				sent++
+			} else if errno != unix.EDESTADDRREQ {
+				return errno
+			}
+			return nil
+		})
+		runtime.KeepAlive(name)
+		runtime.KeepAlive(iov)
+		return sent, err
+	}
 	// race-connect connects to one address or the other, at which somebody listens.
 	actorDeeds["race-connect"] = func(argv []string) (int, error) {
 		n, _ := strconv.Atoi(argv[0])
@@ -118,6 +147,15 @@ func init() {
 			return nil
 		})
 	}
+}
+
+// destinations counts connections by where they go.
+func destinations(lines []outLine) map[string]int {
+	counts := map[string]int{}
+	for _, l := range filter(lines, fields{"type": "connect"}) {
+		counts[l.str("dst")]++
+	}
+	return counts
 }
 
 // races has another thread change a path or an address all the time, and
@@ -196,11 +234,7 @@ func races(t *testing.T) {
 		}
 		s.begin("send", "")
 		a.do("race-send", n, one, other, strconv.Itoa(port))
-		got := filter(events(s.end("send"), "send"), fields{"type": "connect"})
-		counts := map[string]int{}
-		for _, l := range got {
-			counts[l.str("dst")]++
-		}
+		counts := destinations(events(s.end("send"), "send"))
 		for dst, count := range received {
 			c, err := net.Dial("udp", dst)
 			if err != nil {
@@ -236,16 +270,12 @@ func races(t *testing.T) {
 		}
 		s.begin("connect", "")
 		a.do("race-connect", n, one, other, strconv.Itoa(port))
-		got := filter(events(s.end("connect"), "connect"), fields{"type": "connect"})
-		counts := map[string]int{}
-		for _, l := range got {
-			counts[l.str("dst")]++
+		counts := destinations(events(s.end("connect"), "connect"))
+		dsts := []string{fmt.Sprintf("%s:%d", one, port), fmt.Sprintf("%s:%d", other, port)}
+		if told := counts[dsts[0]] + counts[dsts[1]]; told != rounds || len(counts) > 2 {
+			t.Errorf("%d connections are told of, want %d: %v", told, rounds, counts)
 		}
-		if len(got) != rounds {
-			t.Errorf("%d connections are told of, want %d", len(got), rounds)
-		}
-		for i, ip := range []string{one, other} {
-			dst := fmt.Sprintf("%s:%d", ip, port)
+		for i, dst := range dsts {
 			for range 1000 {
 				if accepted[i].Load() >= int64(counts[dst]) {
 					break
@@ -256,7 +286,26 @@ func races(t *testing.T) {
 				t.Errorf("%d connections have come to %s, and %d are told of", got, dst, counts[dst])
 			}
 		}
-		both(t, counts, fmt.Sprintf("%s:%d", one, port), fmt.Sprintf("%s:%d", other, port))
+		both(t, counts, dsts...)
+	})
+	t.Run("an address that comes and goes", func(t *testing.T) {
+		if cgroup, err := cgroupRoot(); err != nil || cgroup == "" {
+			t.Skip("there is no cgroup v2 to attach to: ", err)
+		}
+		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.ParseIP(one)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close() // nobody need read what comes
+		s.begin("name", "")
+		sent := a.do("race-name", n, one, strconv.Itoa(c.LocalAddr().(*net.UDPAddr).Port))
+		told := filter(events(s.end("name"), "name"), fields{"type": "connect", "dst": c.LocalAddr().String(), "errno": nil})
+		if len(told) != sent {
+			t.Errorf("%d datagrams are sent, and %d told of", sent, len(told))
+		}
+		if !testing.Short() && (sent == 0 || sent == rounds) {
+			t.Errorf("of %d datagrams %d had an address", rounds, sent)
+		}
 	})
 	t.Run("delete", func(t *testing.T) {
 		dir := t.TempDir()
