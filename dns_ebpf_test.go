@@ -63,9 +63,13 @@ func init() {
 			return 0, err
 		}
 		defer unix.Close(fd)
+		port := 53
+		if len(argv) > 2 {
+			port = mustAtoi(string(unquote(argv[2])))
+		}
 		var to [][]byte
 		for range mustAtoi(string(unquote(argv[1]))) {
-			to = append(to, sockaddr("127.66.0.53", 53))
+			to = append(to, sockaddr("127.66.0.53", port))
 		}
 		return 0, sendMany(fd, unquote(argv[0]), to...)
 	}
@@ -221,6 +225,7 @@ func TestEBPFNames(t *testing.T) {
 	}{
 		{"a byte a piece", "dns-pieces", pieces(1), 1},
 		{"empty pieces before it", "dns-pieces", append(make([]string, 20), pieces(len(query))...), 1},
+		{"too many pieces", "dns-pieces", append(make([]string, 900), pieces(len(query))...), 1},
 		{"many at once", "dns-many", []string{string(query), "12"}, 12},
 		{"an address at the end of memory", "dns-edge", []string{string(query)}, 1},
 		{"garbage", "dns-pieces", []string{"\x01"}, 1},
@@ -234,14 +239,38 @@ func TestEBPFNames(t *testing.T) {
 			a.do(tt.deed, quoted...)
 			got := filter(events(s.end("cut"), "cut"), fields{"type": "dns"})
 			want := fields{"name": "secret.example", "query": "A"}
-			if tt.name == "garbage" {
+			switch tt.name {
+			case "garbage":
 				want = fields{"name": nil, "undecoded": true}
+			case "too many pieces":
+				want = fields{"name": nil, "undecoded": true, "truncated": true}
 			}
 			if len(got) != tt.times || len(filter(got, want)) != tt.times {
 				t.Errorf("got %d, want %d with %v: %v", len(got), tt.times, want, got)
 			}
 		})
 	}
+	t.Run("too many at once", func(t *testing.T) {
+		s.begin("many", "")
+		a.do("dns-many", strconv.Quote(string(query)), strconv.Quote("1000"))
+		told, dropped := 0, 0
+		for _, l := range events(s.end("many"), "many") {
+			switch l["type"] {
+			case "dns":
+				told++
+			case "drop":
+				dropped += int(l["count"].(float64))
+			}
+		}
+		if told == 0 || told+dropped != 1000 {
+			t.Errorf("%d are told and %d counted as dropped, of 1000", told, dropped)
+		}
+		s.begin("others", "")
+		a.do("dns-many", strconv.Quote("x"), strconv.Quote("1000"), strconv.Quote(strconv.Itoa(port)))
+		if got := filter(events(s.end("others"), "others"), fields{"type": "drop"}); got != nil {
+			t.Errorf("what no server of names gets is counted: %v", got)
+		}
+	})
 	t.Run("hostile", func(t *testing.T) {
 		s.begin("hostile", "")
 		fd := udp(true)

@@ -18,7 +18,8 @@
 #define PATH_STEPS_OLD 64  /* where there is no bpf_loop */
 #define TAIL_LEN 32768	   /* a power of two: offsets are masked with it */
 #define DNS_LEN 2048	   /* bytes of a message that are looked at */
-#define DNS_MESSAGES_OLD 8 /* of those that are sent at once, where there is no bpf_loop */
+#define DNS_MESSAGES 64	   /* of those that are sent at once */
+#define DNS_MESSAGES_OLD 8 /* where there is no bpf_loop */
 #define URING_OPS 64	   /* io_uring has fewer operations */
 #define LOSS_SLOTS 2048
 #define SENDMMSG_MAX 1024   /* UIO_MAXIOV: sendmmsg(2) sends no more at once */

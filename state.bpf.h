@@ -179,13 +179,18 @@ struct {
 
 /* ---- losses ---- */
 
-static __always_inline void count_loss(u64 window, u32 reason)
+static __always_inline void count_losses(u64 window, u32 reason, u64 count)
 {
 	u64 age = (READ_ONCE(current_window) >> 1) - (window >> 1);
 	u32 slot = age < LOSS_SLOTS / 2 ? (window >> 1) & (LOSS_SLOTS - 1) : LOSS_SLOTS;
 
-	__sync_fetch_and_add(&losses[slot * LOSSES + reason], 1);
-	__sync_fetch_and_add(&losses_total, 1);
+	__sync_fetch_and_add(&losses[slot * LOSSES + reason], count);
+	__sync_fetch_and_add(&losses_total, count);
+}
+
+static __always_inline void count_loss(u64 window, u32 reason)
+{
+	count_losses(window, reason, 1);
 }
 
 /* ---- pids ---- */
