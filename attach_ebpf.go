@@ -104,5 +104,8 @@ func (o *kernelObjects) Close() (err error) {
 	if o.ring != nil {
 		err = errors.Join(err, o.ring.Close())
 	}
-	return errors.Join(err, o.probeMaps.Close(), o.Bss.Close())
+	for _, m := range []*ebpf.Map{o.events, o.Tasks, o.Scratches, o.Sending, o.Bss} {
+		err = errors.Join(err, m.Close())
+	}
+	return err
 }

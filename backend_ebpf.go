@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -71,6 +72,7 @@ const (
 // newEBPFBackend loads and attaches the kernel side. ringSize is in bytes, a power
 // of two. What the machine lacks is an errUnavailable.
 func newEBPFBackend(ringSize int) (_ backend, err error) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a client waits; garbage is left to the end
 	b := &ebpfBackend{event: kernelEvent{scopeUID: uint32(os.Getuid())}, drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
 	defer func() {
 		if err != nil {

@@ -372,11 +372,7 @@ func TestEBPFRefusedProgram(t *testing.T) {
 	}
 	insns = append(insns, asm.Mov.Reg(asm.R0, asm.R7), asm.Return())
 	spec := &ebpf.ProgramSpec{Name: "refused", Type: ebpf.RawTracepoint, License: "GPL", ByteOrder: binary.LittleEndian, Instructions: insns}
-	kernel, err := readKernelBTF(nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = loadProgram(spec, nil, kernel)
+	_, err := loadProgram(spec, nil, pickKernelBTF(t, nil, nil))
 	if err == nil {
 		t.Fatal("the kernel takes it")
 	}

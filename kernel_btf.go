@@ -36,8 +36,8 @@ func (k *kernelBTF) has(name string) bool {
 // btfPath is where the kernel has it, in the format of Documentation/bpf/btf.rst.
 const btfPath = "/sys/kernel/btf/vmlinux"
 
-// readKernelBTF reads the types and hooks with these names.
-func readKernelBTF(types, hooks map[string]bool) (*kernelBTF, error) {
+// openKernelBTF finds all of the kernel's types.
+func openKernelBTF() (*btfIndex, error) {
 	f, err := os.Open(btfPath)
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's types: %w", err)
@@ -49,24 +49,26 @@ func readKernelBTF(types, hooks map[string]bool) (*kernelBTF, error) {
 	}
 	// It can be mapped since Linux 6.16; a copy takes 5 ms.
 	raw, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
-	if err == nil {
-		defer unix.Munmap(raw)
-	} else if raw, err = io.ReadAll(f); err != nil {
-		return nil, fmt.Errorf("read the kernel's types: %w", err)
-	}
-	k, err := decodeKernelBTF(raw, types, hooks)
+	unmap := func() error { return unix.Munmap(raw) }
 	if err != nil {
+		unmap = nil
+		if raw, err = io.ReadAll(f); err != nil {
+			return nil, fmt.Errorf("read the kernel's types: %w", err)
+		}
+	}
+	x, err := indexBTF(raw)
+	if err != nil {
+		if unmap != nil {
+			unmap()
+		}
 		return nil, fmt.Errorf("decode the kernel's types in %s: %w", btfPath, err)
 	}
-	return k, nil
+	x.unmap = unmap
+	return x, nil
 }
 
-// decodeKernelBTF keeps nothing of raw.
-func decodeKernelBTF(raw []byte, types, hooks map[string]bool) (*kernelBTF, error) {
-	in, err := indexBTF(raw)
-	if err != nil {
-		return nil, err
-	}
+// pick reads the types and hooks with these names. The result keeps nothing of in.
+func (in *btfIndex) pick(types, hooks map[string]bool) (*kernelBTF, error) {
 	k := &kernelBTF{hooks: map[string]btf.TypeID{}}
 	out := btfSubset{in: in, ids: map[uint32]uint32{0: 0}, names: map[uint32]uint32{0: 0}, strings: []byte{0}}
 	for id := uint32(1); id < uint32(len(in.at)); id++ {
@@ -88,11 +90,13 @@ func decodeKernelBTF(raw []byte, types, hooks map[string]bool) (*kernelBTF, erro
 		}
 	}
 	encoded, err := out.encode()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		k.types, err = btf.LoadSpecFromReader(bytes.NewReader(encoded))
 	}
-	k.types, err = btf.LoadSpecFromReader(bytes.NewReader(encoded))
-	return k, err
+	if err != nil {
+		return nil, fmt.Errorf("decode the kernel's types in %s: %w", btfPath, err)
+	}
+	return k, nil
 }
 
 // The kinds of types that matter here.
@@ -146,7 +150,16 @@ var errBadBTF = errors.New("not BTF of a form that is known here")
 // btfIndex is where each type is.
 type btfIndex struct {
 	types, strings []byte
-	at             []uint32 // in types, by id; there is no type 0
+	at             []uint32     // in types, by id; there is no type 0
+	unmap          func() error // nil if they are a copy
+}
+
+// Close takes away what the types are in.
+func (x *btfIndex) Close() error {
+	if x.unmap == nil {
+		return nil
+	}
+	return x.unmap()
 }
 
 func indexBTF(raw []byte) (*btfIndex, error) {

@@ -27,10 +27,7 @@ func TestKernelBTF(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, err := readKernelBTF(types, hookTypes(program))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ours := pickKernelBTF(t, types, hookTypes(program))
 	for name, id := range ours.hooks {
 		hook, err := theirs.TypeByID(id)
 		if err != nil || hook.TypeName() != name {
@@ -43,6 +40,21 @@ func TestKernelBTF(t *testing.T) {
 	if structs, enums := compareTypes(t, ours.types, theirs); structs < 50 || enums == 0 {
 		t.Errorf("%d structures and %d enums, want at least 50 and one", structs, enums)
 	}
+}
+
+// pickKernelBTF reads these types and hooks of the running kernel.
+func pickKernelBTF(t *testing.T, types, hooks map[string]bool) *kernelBTF {
+	t.Helper()
+	all, err := openKernelBTF()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer all.Close()
+	kernel, err := all.pick(types, hooks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kernel
 }
 
 // compareTypes compares each named structure, union and enum of ours with the one of
@@ -102,11 +114,19 @@ func compareTypes(t *testing.T, ours, theirs *btf.Spec) (structs, enums int) {
 	return structs, enums
 }
 
+func decodeBTF(raw []byte, types, hooks map[string]bool) (*kernelBTF, error) {
+	all, err := indexBTF(raw)
+	if err != nil {
+		return nil, err
+	}
+	return all.pick(types, hooks)
+}
+
 // TestKernelBTFBroken takes all ends, and some middles, of type information away.
 func TestKernelBTFBroken(t *testing.T) {
 	raw := smallBTF(t)
 	types, hooks := map[string]bool{"outer": true, "choice": true}, map[string]bool{"btf_trace_hook": true}
-	k, err := decodeKernelBTF(raw, types, hooks)
+	k, err := decodeBTF(raw, types, hooks)
 	if err != nil || k.hooks["btf_trace_hook"] == 0 {
 		t.Fatalf("hooks %v, error %v", k, err)
 	}
@@ -114,7 +134,7 @@ func TestKernelBTFBroken(t *testing.T) {
 		t.Errorf("what outer holds is not there: %v", err)
 	}
 	for n := range raw {
-		if _, err := decodeKernelBTF(raw[:n], types, hooks); !errors.Is(err, errBadBTF) {
+		if _, err := decodeBTF(raw[:n], types, hooks); !errors.Is(err, errBadBTF) {
 			t.Errorf("the first %d bytes of %d: %v", n, len(raw), err)
 		}
 	}
@@ -124,7 +144,7 @@ func TestKernelBTFBroken(t *testing.T) {
 func FuzzKernelBTF(f *testing.F) {
 	f.Add(smallBTF(f))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		k, err := decodeKernelBTF(raw, map[string]bool{"outer": true, "choice": true}, map[string]bool{"btf_trace_hook": true})
+		k, err := decodeBTF(raw, map[string]bool{"outer": true, "choice": true}, map[string]bool{"btf_trace_hook": true})
 		if err != nil {
 			return
 		}

@@ -4,10 +4,11 @@ package main
 
 import (
 	"fmt"
-	"runtime/debug"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
@@ -19,18 +20,32 @@ import (
 // kernelObjects is what probe.bpf.c is in the kernel.
 type kernelObjects struct {
 	kernelState
-	ring                    *ringbuf.Reader // of the map Events
+	events                  *ebpf.Map
+	ring                    *ringbuf.Reader // of events
 	introduce, mark, takeIn *ebpf.Program   // the sidecar runs them
 	hooks                   []hook          // in the order to attach them in
 	cgroups, paths          []*ebpf.Program // as cgroupNames and pathHooks; nil for what is not supported
 	links                   []link.Link
 }
 
-// kernelState is what all programs share.
+// kernelState is what all programs share besides the ring: maps, and of the variables
+// those that are used here.
 type kernelState struct {
-	probeMaps
-	probeVariables
-	Bss *ebpf.Map `ebpf:".bss"` // behind the variables that are not constant
+	Scratches *ebpf.Map `ebpf:"scratches"`
+	Sending   *ebpf.Map `ebpf:"sending"`
+	Tasks     *ebpf.Map `ebpf:"tasks"`
+	Bss       *ebpf.Map `ebpf:".bss"` // behind the variables
+
+	CurrentGeneration *ebpf.Variable `ebpf:"current_generation"`
+	Losses            *ebpf.Variable `ebpf:"losses"`
+	LossesTotal       *ebpf.Variable `ebpf:"losses_total"`
+	RefusedTasks      *ebpf.Variable `ebpf:"refused_tasks"`
+	TakenProcesses    *ebpf.Variable `ebpf:"taken_processes"`
+	TakenTasks        *ebpf.Variable `ebpf:"taken_tasks"`
+	TakenUid          *ebpf.Variable `ebpf:"taken_uid"`
+	UdpHooked         *ebpf.Variable `ebpf:"udp_hooked"`
+	WantedGeneration  *ebpf.Variable `ebpf:"wanted_generation"`
+	WantedPid         *ebpf.Variable `ebpf:"wanted_pid"`
 }
 
 // A hook is a program on one of the kernel's hooks, or a copy of it.
@@ -76,36 +91,80 @@ const (
 )
 
 // load makes the maps and loads the programs. A client waits for it, so what takes
-// long is done side by side: reading the kernel's types, and clearing the pages of the
-// ring; then mapping them, and the programs. Garbage is left to the end.
+// long is done side by side.
 func (o *kernelObjects) load(ringSize int) error {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	copies, err := hookCopies()
 	if err != nil {
 		return err
 	}
-	spec, err := loadProbe()
-	if err != nil {
-		return err
+	var spec *ebpf.CollectionSpec
+	var all *btfIndex
+	err = sideBySide(
+		func() (err error) { spec, err = loadProbe(); return err },
+		func() error { return o.makeRing(ringSize) },
+		func() (err error) { all, err = openKernelBTF(); return err },
+	)
+	if all != nil {
+		defer all.Close()
 	}
-	types, err := namedTypes(spec.Types)
 	if err != nil {
 		return err
 	}
 	var kernel *kernelBTF
-	var kernelErr error
-	var read sync.WaitGroup
-	read.Go(func() { kernel, kernelErr = readKernelBTF(types, hookTypes(spec)) })
-	if err := o.makeMaps(spec, ringSize, copies); err != nil {
+	err = sideBySide(
+		func() error {
+			types, err := namedTypes(spec.Types)
+			if err != nil {
+				return err
+			}
+			kernel, err = all.pick(types, hookTypes(spec))
+			return err
+		},
+		func() error { return o.makeMaps(spec, ringSize, copies) },
+	)
+	if err != nil {
 		return err
-	}
-	if read.Wait(); kernelErr != nil {
-		return kernelErr
 	}
 	return o.loadPrograms(spec, copies, kernel)
 }
 
-// makeMaps makes all maps and sets all constants but copy.
+// sideBySide does as much of work at a time as there are CPUs, and what comes first in
+// it first. It returns the first error.
+func sideBySide(work ...func() error) error {
+	errs := make([]error, len(work))
+	var begun atomic.Int64
+	var all sync.WaitGroup
+	for range min(len(work), runtime.GOMAXPROCS(0)) {
+		all.Go(func() {
+			for i := begun.Add(1) - 1; i < int64(len(work)); i = begun.Add(1) - 1 {
+				errs[i] = work[i]()
+			}
+		})
+	}
+	all.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// makeRing makes the ring and maps it. It is not part of the others' specification,
+// which has types for it: the kernel takes none for a ring, but says so only when it has
+// cleared all its pages.
+func (o *kernelObjects) makeRing(ringSize int) (err error) {
+	o.events, err = ebpf.NewMap(&ebpf.MapSpec{Name: probeMapEvents, Type: ebpf.RingBuf, MaxEntries: uint32(ringSize)})
+	if err != nil {
+		return fmt.Errorf("make ring buffer: %w", err)
+	}
+	if o.ring, err = ringbuf.NewReader(o.events); err != nil {
+		return fmt.Errorf("open ring buffer: %w", err)
+	}
+	return nil
+}
+
+// makeMaps makes the other maps and sets all constants but copy.
 func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int) error {
 	for _, v := range []struct {
 		variable *ebpf.VariableSpec
@@ -121,7 +180,6 @@ func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int
 			return err
 		}
 	}
-	spec.Maps[probeMapEvents].MaxEntries = uint32(ringSize)
 	spec.Maps[probeMapScratches].MaxEntries *= uint32(ebpf.MustPossibleCPU() * copies)
 	if err := spec.LoadAndAssign(&o.kernelState, nil); err != nil {
 		return fmt.Errorf("make maps: %w", err)
@@ -129,20 +187,16 @@ func (o *kernelObjects) makeMaps(spec *ebpf.CollectionSpec, ringSize, copies int
 	return nil
 }
 
-// loadPrograms loads the programs side by side, those on hooks in as many copies, and
-// maps the ring.
+// loadPrograms loads the programs side by side, those on hooks in as many copies.
 func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kernel *kernelBTF) error {
-	loads := []func() error{func() (err error) {
-		if o.ring, err = ringbuf.NewReader(o.Events); err != nil {
-			return fmt.Errorf("open ring buffer: %w", err)
-		}
-		return nil
-	}}
-	load := func(into **ebpf.Program, name string, maps map[string]*ebpf.Map) {
-		loads = append(loads, func() (err error) {
-			*into, err = loadProgram(spec.Programs[name], maps, kernel)
-			return err
-		})
+	type job struct {
+		instructions int
+		load         func() error
+	}
+	var jobs []job
+	add := func(name string, load func(*ebpf.ProgramSpec) error) {
+		program := spec.Programs[name]
+		jobs = append(jobs, job{len(program.Instructions), func() error { return load(program) }})
 	}
 	names := hookNames
 	if kernel.has("io_kiocb") {
@@ -166,51 +220,51 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 		}
 		defer constants.Map.Close()
 		maps := map[string]*ebpf.Map{
-			probeMapEvents:    o.Events,
+			probeMapEvents:    o.events,
 			probeMapTasks:     o.Tasks,
 			probeMapScratches: o.Scratches,
 			probeMapSending:   o.Sending,
 			".bss":            o.Bss,
 			".rodata":         constants.Map,
 		}
-		for h, name := range names {
-			load(&o.hooks[h*copies+i].program, name, maps)
-		}
-		if i == 0 {
-			load(&o.introduce, probeProgIntroduce, maps)
-			load(&o.mark, probeProgMark, maps)
-			load(&o.takeIn, probeProgTakeIn, maps)
-			loads = append(loads, func() error {
-				for p, hook := range pathHooks {
-					program := *spec.Programs[hook.program]
-					program.AttachTo = hook.function
-					var err error
-					if o.paths[p], err = loadProgram(&program, maps, kernel); err != nil {
-						return nil // these make paths better where they can, and nothing depends on them
-					}
-				}
-				return nil
-			})
-			for c, name := range cgroupNames {
-				loads = append(loads, func() (err error) {
-					o.cgroups[c], err = loadProgram(spec.Programs[name], maps, kernel)
-					return notSupported(err) // that may be for want of CAP_NET_ADMIN; see attachCgroups
-				})
+		into := func(to **ebpf.Program) func(*ebpf.ProgramSpec) error {
+			return func(program *ebpf.ProgramSpec) (err error) {
+				*to, err = loadProgram(program, maps, kernel)
+				return err
 			}
 		}
-	}
-	errs := make([]error, len(loads))
-	var wg sync.WaitGroup
-	for i, load := range loads {
-		wg.Go(func() { errs[i] = load() })
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
+		for h, name := range names {
+			add(name, into(&o.hooks[h*copies+i].program))
 		}
+		if i > 0 {
+			continue
+		}
+		add(probeProgIntroduce, into(&o.introduce))
+		add(probeProgMark, into(&o.mark))
+		add(probeProgTakeIn, into(&o.takeIn))
+		for c, name := range cgroupNames {
+			add(name, func(program *ebpf.ProgramSpec) error {
+				return notSupported(into(&o.cgroups[c])(program)) // that may be for want of CAP_NET_ADMIN; see attachCgroups
+			})
+		}
+		add(probeProgOnPath, func(*ebpf.ProgramSpec) error {
+			for p, hook := range pathHooks {
+				program := *spec.Programs[hook.program]
+				program.AttachTo = hook.function
+				if err := into(&o.paths[p])(&program); err != nil {
+					return nil // these make paths better where they can, and nothing depends on them
+				}
+			}
+			return nil
+		})
 	}
-	return nil
+	// With the longest last, one CPU would do it alone.
+	slices.SortStableFunc(jobs, func(a, b job) int { return b.instructions - a.instructions })
+	var loads []func() error
+	for _, job := range jobs {
+		loads = append(loads, job.load)
+	}
+	return sideBySide(loads...)
 }
 
 // namedTypes names the types that the programs know.

@@ -20,12 +20,12 @@ func TestEBPFWithoutIOUring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel, err := readKernelBTF(types, hookTypes(spec))
-	if err != nil {
-		t.Fatal(err)
-	}
+	kernel := pickKernelBTF(t, types, hookTypes(spec))
 	var o kernelObjects
 	defer o.Close()
+	if err := o.makeRing(1 << 20); err != nil {
+		t.Fatal(err)
+	}
 	if err := o.makeMaps(spec, 1<<20, copies); err != nil {
 		t.Fatal(err)
 	}
