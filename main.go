@@ -123,7 +123,7 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	defer b.Close()
-	s := newSession(b, stdin, stdout, time.Duration(*graceMS)*time.Millisecond)
+	s := newSession(b, pollInput(stdin), stdout, time.Duration(*graceMS)*time.Millisecond)
 	// Without this a closed output would be a signal, and what was gathered lost.
 	signal.Ignore(brokenPipe...)
 	// Never stopped: a second signal must not kill what is about to end by itself.
