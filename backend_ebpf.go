@@ -34,6 +34,8 @@ type ebpfBackend struct {
 	waiting bool              // mark may be waiting for room
 	windows [lossSlots]uint64 // the window that owns the slot of losses
 
+	gatherTime time.Duration
+
 	drained chan struct{} // next has made room while mark was waiting
 	marked  chan struct{} // a mark is on its way
 	caught  bool          // next has caught up with the ring
@@ -61,8 +63,12 @@ const (
 	// reported what is in it long before another window owns it.
 	maxMarksOnTheirWay = lossSlots/2 - 1
 
-	// gatherTime is how long an event may wait for others.
-	gatherTime = 500 * time.Microsecond
+	// maxGatherTime is how long an event may wait for others; see gather.
+	maxGatherTime = 5 * time.Millisecond
+
+	// fillRate is what the ring is filled with at the very most, in bytes a second: two
+	// CPUs that do nothing but open files make 100 MB of records.
+	fillRate = 200e6
 
 	// maxTakeInPasses is more than a process tree is ever deep; a pass takes in a
 	// generation at least.
@@ -73,7 +79,13 @@ const (
 // of two. What the machine lacks is an errUnavailable.
 func newEBPFBackend(ringSize int) (_ backend, err error) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a client waits; garbage is left to the end
-	b := &ebpfBackend{event: kernelEvent{scopeUID: uint32(os.Getuid())}, drained: make(chan struct{}, 1), marked: make(chan struct{}, 1), closed: make(chan struct{})}
+	b := &ebpfBackend{
+		gatherTime: min(maxGatherTime, time.Duration(float64(ringSize)/2/fillRate*1e9)),
+		event:      kernelEvent{scopeUID: uint32(os.Getuid())},
+		drained:    make(chan struct{}, 1),
+		marked:     make(chan struct{}, 1),
+		closed:     make(chan struct{}),
+	}
 	defer func() {
 		if err != nil {
 			b.Close()
@@ -338,11 +350,12 @@ func wake(c chan struct{}) {
 	}
 }
 
-// gather lets events gather for a moment, unless a mark comes. The kernel wakes
-// the reader for the first event after it has caught up: without this it would
-// for nearly each, at the cost of whoever made the event.
+// gather lets events gather for a moment, in which half of the ring can be filled at
+// most, unless a mark comes. The kernel wakes the reader for the first event after it
+// has caught up: without this it would for nearly each, at the cost of whoever made
+// the event.
 func (b *ebpfBackend) gather() {
-	timer := time.NewTimer(gatherTime)
+	timer := time.NewTimer(b.gatherTime)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
