@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -78,7 +77,6 @@ const (
 // newEBPFBackend loads and attaches the kernel side. ringSize is in bytes, a power
 // of two. What the machine lacks is an errUnavailable.
 func newEBPFBackend(ringSize int) (_ backend, err error) {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a client waits; garbage is left to the end
 	b := &ebpfBackend{
 		gatherTime: min(maxGatherTime, time.Duration(float64(ringSize)/2/fillRate*1e9)),
 		event:      kernelEvent{scopeUID: uint32(os.Getuid())},

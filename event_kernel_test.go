@@ -232,7 +232,7 @@ func TestSyscallShapes(t *testing.T) {
 			t.Errorf("no system call is of kind %d", kind)
 		}
 	}
-	spec, err := loadProbe()
+	spec, err := loadSpec()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,12 +4,14 @@ package main
 
 import (
 	"bytes"
+	"debug/elf"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
@@ -23,7 +25,7 @@ import (
 // takes 35 ms of CPU and more; to find the hooks, and the hundred types that the
 // programs are relocated to, takes four.
 type kernelBTF struct {
-	hooks map[string]btf.TypeID // typedefs and functions by name
+	hooks map[string]btf.TypeID // typedefs and functions by name, as hookPrefixes has them
 	types *btf.Spec             // the wanted ones, with all that they hold; pointers are to void
 }
 
@@ -36,8 +38,8 @@ func (k *kernelBTF) has(name string) bool {
 // btfPath is where the kernel has it, in the format of Documentation/bpf/btf.rst.
 const btfPath = "/sys/kernel/btf/vmlinux"
 
-// openKernelBTF finds all of the kernel's types.
-func openKernelBTF() (*btfIndex, error) {
+// readKernelBTF reads all hooks and the types with these names.
+func readKernelBTF(types map[string]bool) (*kernelBTF, error) {
 	f, err := os.Open(btfPath)
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's types: %w", err)
@@ -49,26 +51,24 @@ func openKernelBTF() (*btfIndex, error) {
 	}
 	// It can be mapped since Linux 6.16; a copy takes 5 ms.
 	raw, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
-	unmap := func() error { return unix.Munmap(raw) }
-	if err != nil {
-		unmap = nil
-		if raw, err = io.ReadAll(f); err != nil {
-			return nil, fmt.Errorf("read the kernel's types: %w", err)
-		}
+	if err == nil {
+		defer unix.Munmap(raw)
+	} else if raw, err = io.ReadAll(f); err != nil {
+		return nil, fmt.Errorf("read the kernel's types: %w", err)
 	}
-	x, err := indexBTF(raw)
+	k, err := decodeKernelBTF(raw, types)
 	if err != nil {
-		if unmap != nil {
-			unmap()
-		}
 		return nil, fmt.Errorf("decode the kernel's types in %s: %w", btfPath, err)
 	}
-	x.unmap = unmap
-	return x, nil
+	return k, nil
 }
 
-// pick reads the types and hooks with these names. The result keeps nothing of in.
-func (in *btfIndex) pick(types, hooks map[string]bool) (*kernelBTF, error) {
+// decodeKernelBTF keeps nothing of raw.
+func decodeKernelBTF(raw []byte, types map[string]bool) (*kernelBTF, error) {
+	in, err := indexBTF(raw)
+	if err != nil {
+		return nil, err
+	}
 	k := &kernelBTF{hooks: map[string]btf.TypeID{}}
 	out := btfSubset{in: in, ids: map[uint32]uint32{0: 0}, names: map[uint32]uint32{0: 0}, strings: []byte{0}}
 	for id := uint32(1); id < uint32(len(in.at)); id++ {
@@ -80,9 +80,7 @@ func (in *btfIndex) pick(types, hooks map[string]bool) (*kernelBTF, error) {
 			if !slices.ContainsFunc(hookPrefixes[kind], func(prefix []byte) bool { return bytes.HasPrefix(rest, prefix) }) {
 				continue
 			}
-			if name := in.string(place); hooks[string(name)] {
-				k.hooks[string(name)] = btf.TypeID(id)
-			}
+			k.hooks[string(in.string(place))] = btf.TypeID(id)
 		case btfStruct, btfUnion, btfEnum, btfEnum64:
 			if types[string(in.string(place))] {
 				out.id(id)
@@ -90,13 +88,39 @@ func (in *btfIndex) pick(types, hooks map[string]bool) (*kernelBTF, error) {
 		}
 	}
 	encoded, err := out.encode()
-	if err == nil {
-		k.types, err = btf.LoadSpecFromReader(bytes.NewReader(encoded))
-	}
 	if err != nil {
-		return nil, fmt.Errorf("decode the kernel's types in %s: %w", btfPath, err)
+		return nil, err
 	}
-	return k, nil
+	k.types, err = btf.LoadSpecFromReader(bytes.NewReader(encoded))
+	return k, err
+}
+
+// namedTypes names the types that the programs know.
+func namedTypes() (map[string]bool, error) {
+	object, err := elf.NewFile(bytes.NewReader(_ProbeBytes))
+	if err != nil {
+		return nil, fmt.Errorf("read the programs' types: %w", err)
+	}
+	section := object.Section(".BTF")
+	if section == nil {
+		return nil, errors.New("the programs have no types")
+	}
+	raw, err := section.Data()
+	if err != nil {
+		return nil, fmt.Errorf("read the programs' types: %w", err)
+	}
+	in, err := indexBTF(raw)
+	if err != nil {
+		return nil, fmt.Errorf("decode the programs' types: %w", err)
+	}
+	names := map[string]bool{}
+	for id := uint32(1); id < uint32(len(in.at)); id++ {
+		// What follows three underscores tells one kernel's form of a type from another's.
+		name, _, _ := strings.Cut(string(in.string(in.word(id, 0))), "___")
+		names[name] = true
+	}
+	delete(names, "")
+	return names, nil
 }
 
 // The kinds of types that matter here.
@@ -150,16 +174,7 @@ var errBadBTF = errors.New("not BTF of a form that is known here")
 // btfIndex is where each type is.
 type btfIndex struct {
 	types, strings []byte
-	at             []uint32     // in types, by id; there is no type 0
-	unmap          func() error // nil if they are a copy
-}
-
-// Close takes away what the types are in.
-func (x *btfIndex) Close() error {
-	if x.unmap == nil {
-		return nil
-	}
-	return x.unmap()
+	at             []uint32 // in types, by id; there is no type 0
 }
 
 func indexBTF(raw []byte) (*btfIndex, error) {

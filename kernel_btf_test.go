@@ -19,42 +19,37 @@ func TestKernelBTF(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	program, err := loadProbe()
+	program, err := loadSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
-	types, err := namedTypes(program.Types)
+	types, err := namedTypes()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := pickKernelBTF(t, types, hookTypes(program))
+	ours, err := readKernelBTF(types)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, id := range ours.hooks {
 		hook, err := theirs.TypeByID(id)
 		if err != nil || hook.TypeName() != name {
 			t.Errorf("hook %s: type %d is %v, %v", name, id, hook, err)
 		}
 	}
-	if want := len(hookTypes(program)); len(ours.hooks) != want {
-		t.Errorf("%d hooks, want %d", len(ours.hooks), want)
+	for _, p := range program.Programs {
+		if name := hookType(p); name != "" && ours.hooks[name] == 0 {
+			t.Errorf("there is no hook %s", name)
+		}
+	}
+	for _, hook := range pathHooks {
+		if ours.hooks[hook.function] == 0 {
+			t.Errorf("there is no hook %s", hook.function)
+		}
 	}
 	if structs, enums := compareTypes(t, ours.types, theirs); structs < 50 || enums == 0 {
 		t.Errorf("%d structures and %d enums, want at least 50 and one", structs, enums)
 	}
-}
-
-// pickKernelBTF reads these types and hooks of the running kernel.
-func pickKernelBTF(t *testing.T, types, hooks map[string]bool) *kernelBTF {
-	t.Helper()
-	all, err := openKernelBTF()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer all.Close()
-	kernel, err := all.pick(types, hooks)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return kernel
 }
 
 // compareTypes compares each named structure, union and enum of ours with the one of
@@ -114,19 +109,11 @@ func compareTypes(t *testing.T, ours, theirs *btf.Spec) (structs, enums int) {
 	return structs, enums
 }
 
-func decodeBTF(raw []byte, types, hooks map[string]bool) (*kernelBTF, error) {
-	all, err := indexBTF(raw)
-	if err != nil {
-		return nil, err
-	}
-	return all.pick(types, hooks)
-}
-
 // TestKernelBTFBroken takes all ends, and some middles, of type information away.
 func TestKernelBTFBroken(t *testing.T) {
 	raw := smallBTF(t)
-	types, hooks := map[string]bool{"outer": true, "choice": true}, map[string]bool{"btf_trace_hook": true}
-	k, err := decodeBTF(raw, types, hooks)
+	types := map[string]bool{"outer": true, "choice": true}
+	k, err := decodeKernelBTF(raw, types)
 	if err != nil || k.hooks["btf_trace_hook"] == 0 {
 		t.Fatalf("hooks %v, error %v", k, err)
 	}
@@ -134,7 +121,7 @@ func TestKernelBTFBroken(t *testing.T) {
 		t.Errorf("what outer holds is not there: %v", err)
 	}
 	for n := range raw {
-		if _, err := decodeBTF(raw[:n], types, hooks); !errors.Is(err, errBadBTF) {
+		if _, err := decodeKernelBTF(raw[:n], types); !errors.Is(err, errBadBTF) {
 			t.Errorf("the first %d bytes of %d: %v", n, len(raw), err)
 		}
 	}
@@ -144,7 +131,7 @@ func TestKernelBTFBroken(t *testing.T) {
 func FuzzKernelBTF(f *testing.F) {
 	f.Add(smallBTF(f))
 	f.Fuzz(func(t *testing.T, raw []byte) {
-		k, err := decodeBTF(raw, map[string]bool{"outer": true, "choice": true}, map[string]bool{"btf_trace_hook": true})
+		k, err := decodeKernelBTF(raw, map[string]bool{"outer": true, "choice": true})
 		if err != nil {
 			return
 		}

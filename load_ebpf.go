@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -97,30 +95,21 @@ func (o *kernelObjects) load(ringSize int) error {
 	if err != nil {
 		return err
 	}
-	var spec *ebpf.CollectionSpec
-	var all *btfIndex
-	err = sideBySide(
-		func() (err error) { spec, err = loadProbe(); return err },
-		func() error { return o.makeRing(ringSize) },
-		func() (err error) { all, err = openKernelBTF(); return err },
-	)
-	if all != nil {
-		defer all.Close()
-	}
+	types, err := namedTypes()
 	if err != nil {
 		return err
 	}
+	var spec *ebpf.CollectionSpec
 	var kernel *kernelBTF
 	err = sideBySide(
-		func() error {
-			types, err := namedTypes(spec.Types)
-			if err != nil {
+		func() (err error) {
+			if spec, err = loadSpec(); err != nil {
 				return err
 			}
-			kernel, err = all.pick(types, hookTypes(spec))
-			return err
+			return o.makeMaps(spec, ringSize, copies)
 		},
-		func() error { return o.makeMaps(spec, ringSize, copies) },
+		func() error { return o.makeRing(ringSize) },
+		func() (err error) { kernel, err = readKernelBTF(types); return err },
 	)
 	if err != nil {
 		return err
@@ -265,35 +254,6 @@ func (o *kernelObjects) loadPrograms(spec *ebpf.CollectionSpec, copies int, kern
 		loads = append(loads, job.load)
 	}
 	return sideBySide(loads...)
-}
-
-// namedTypes names the types that the programs know.
-func namedTypes(program *btf.Spec) (map[string]bool, error) {
-	names := map[string]bool{}
-	for t, err := range program.All() {
-		if err != nil {
-			return nil, err
-		}
-		// What follows three underscores tells one kernel's form of a type from another's.
-		if name, _, _ := strings.Cut(t.TypeName(), "___"); name != "" {
-			names[name] = true
-		}
-	}
-	return names, nil
-}
-
-// hookTypes names the types of the kernel's that stand for the programs' hooks.
-func hookTypes(spec *ebpf.CollectionSpec) map[string]bool {
-	names := map[string]bool{}
-	for _, p := range spec.Programs {
-		if name := hookType(p); name != "" {
-			names[name] = true
-		}
-	}
-	for _, hook := range pathHooks {
-		names[hook.function] = true
-	}
-	return names
 }
 
 // hookCopies returns how many copies of the programs it takes on this kernel.

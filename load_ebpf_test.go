@@ -7,11 +7,11 @@ import "testing"
 // TestEBPFWithoutIOUring loads and attaches as on a kernel that does not have io_uring.
 func TestEBPFWithoutIOUring(t *testing.T) {
 	ebpfOrSkip(t, 1<<20).Close()
-	spec, err := loadProbe()
+	spec, err := loadSpec()
 	if err != nil {
 		t.Fatal(err)
 	}
-	types, err := namedTypes(spec.Types)
+	types, err := namedTypes()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -20,7 +20,10 @@ func TestEBPFWithoutIOUring(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kernel := pickKernelBTF(t, types, hookTypes(spec))
+	kernel, err := readKernelBTF(types)
+	if err != nil {
+		t.Fatal(err)
+	}
 	var o kernelObjects
 	defer o.Close()
 	if err := o.makeRing(1 << 20); err != nil {

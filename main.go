@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"time"
 )
@@ -118,12 +119,18 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 	case *graceMS < 0 || *graceMS > maxGraceMS:
 		return usageError{fmt.Errorf("--grace-ms %d: want 0 to %d", *graceMS, maxGraceMS)}
 	}
+	// A client waits: garbage is left, and loading makes several times what running does.
+	percent := debug.SetGCPercent(-1)
 	b, err := newBackend(*backendName, *eventsFile, int(ring))
 	if err != nil {
 		return err
 	}
 	defer b.Close()
 	s := newSession(b, pollInput(stdin), stdout, time.Duration(*graceMS)*time.Millisecond)
+	s.settled = func() {
+		debug.SetGCPercent(percent)
+		debug.FreeOSMemory()
+	}
 	// Without this a closed output would be a signal, and what was gathered lost.
 	signal.Ignore(brokenPipe...)
 	// Never stopped: a second signal must not kill what is about to end by itself.

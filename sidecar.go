@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"time"
 )
 
@@ -27,6 +26,7 @@ type session struct {
 	backend backend
 	attr    *attribution
 	grace   time.Duration
+	settled func() // called once the client knows that the session is ready; nil for nothing to do
 	out     *bufio.Writer
 	line    line
 	window  uint64 // of the last mark that was read
@@ -82,7 +82,9 @@ func (s *session) run() error {
 	if err := s.ready(); err != nil {
 		return err
 	}
-	go debug.FreeOSMemory() // loading took several times what running does
+	if s.settled != nil {
+		go s.settled()
+	}
 	stop, eof := make(chan struct{}), s.eof
 	failed := make(chan error, 1)
 	go func(stop <-chan struct{}) {
