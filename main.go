@@ -41,6 +41,7 @@ const usage = `mcpfz-probe tells which programs, files and hosts one MCP tool ca
 Usage:
   mcpfz-probe [flags]     be a sidecar: control lines in on standard input,
                           events out on standard output, one JSON object a line
+  mcpfz-probe evaluate    hold events against a policy (see evaluate --help)
   mcpfz-probe demo        watch a small vulnerable MCP server, and see what it did
 
 Flags of the sidecar:
@@ -73,6 +74,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	command := sidecar
 	if len(args) > 0 {
 		switch args[0] {
+		case "evaluate":
+			command, args = evaluateCommand, args[1:]
 		case "demo":
 			command, args = demo, args[1:]
 		case "demo-server":
