@@ -34,6 +34,7 @@ func race(rounds int, one, other []byte, act func(address unsafe.Pointer) error)
 	a := atomic.LoadUint32(word)
 	memory[last] = other[last]
 	b := atomic.LoadUint32(word)
+	var turns atomic.Int64
 	go func() {
 		defer close(done)
 		for !over.Load() {
@@ -41,11 +42,18 @@ func race(rounds int, one, other []byte, act func(address unsafe.Pointer) error)
 				atomic.StoreUint32(word, a)
 				atomic.StoreUint32(word, b)
 			}
+			if turns.Add(1)%2 == 0 {
+				atomic.StoreUint32(word, a) // what it is left at is not always the same
+			}
 			runtime.Gosched() // nothing else would stop it for the garbage collector
 		}
 	}()
 	defer func() { over.Store(true); <-done }()
-	for range rounds {
+	for i := range rounds {
+		// On a busy machine the other thread may get no CPU for longer than all rounds take.
+		for seen := turns.Load(); i%100 == 0 && turns.Load() == seen; {
+			time.Sleep(50 * time.Microsecond)
+		}
 		if err := act(unsafe.Pointer(&memory[0])); err != nil {
 			return err
 		}
