@@ -33,7 +33,7 @@ type call struct {
 // windowInfo is what user space knows of a window.
 type windowInfo struct {
 	calls  []*call // open in it; never changed after the window was made
-	scoped bool    // a scope was set
+	scoped bool    // a scope was set, and has settled
 }
 
 // attribution is the only code that turns windows into buckets and call ids, for
@@ -120,13 +120,18 @@ func (a *attribution) end(id string) (ended *call, window uint64) {
 	return ended, a.push()
 }
 
-// scope makes the window in which a new scope is in force. Calls stay open.
-func (a *attribution) scope() uint64 {
+// scope makes the window in which a new scope is in force. Calls stay open. What belongs
+// to no call is in the bucket "startup" if the server has still to start, until it has
+// settled.
+func (a *attribution) scope(startup bool) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.scoped = true
+	a.scoped = !startup
 	return a.push()
 }
+
+// settle makes the window in which the server has started.
+func (a *attribution) settle() uint64 { return a.scope(false) }
 
 // current returns the newest window.
 func (a *attribution) current() uint64 {

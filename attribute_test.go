@@ -58,7 +58,7 @@ func TestAttribute(t *testing.T) {
 				}
 				switch op {
 				case "scope":
-					windows = append(windows, a.scope())
+					windows = append(windows, a.scope(false))
 					unread = append(unread, pending{})
 				case "begin":
 					_, replaced, w := a.begin(id, "")
@@ -100,7 +100,7 @@ func TestWindowNumbers(t *testing.T) {
 		make   func() uint64
 		inCall bool
 	}{
-		{a.scope, false},
+		{a.settle, false},
 		{func() uint64 { _, _, w := a.begin(`"a"`, ""); return w }, true},
 		{func() uint64 { _, _, w := a.begin(`"b"`, ""); return w }, true},
 		{func() uint64 { _, w := a.end(`"a"`); return w }, true},

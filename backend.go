@@ -46,7 +46,7 @@ type markOp uint32
 // Go's side of enum mark_op in probe.bpf.c.
 const (
 	markNote  markOp = 0 // nothing: it only travels
-	markBegin markOp = 1
+	markBegin markOp = 1 // of a call, or of a time without one
 	markEnd   markOp = 2
 	markScope markOp = 3
 )
@@ -58,9 +58,10 @@ type mark struct {
 	op     markOp
 	window uint64
 	status status
-	closes *call    // the call that it ends; nil for none
-	stop   bool     // nothing follows
-	prune  *pruning // windows to forget; nil for none
+	closes *call           // the call that it ends; nil for none
+	stop   bool            // nothing follows
+	prune  *pruning        // windows to forget; nil for none
+	done   chan<- struct{} // closed when it has been read; nil if nobody waits
 }
 
 // A record is one thing from a backend: a mark, or an event that was completed.

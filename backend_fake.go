@@ -161,7 +161,9 @@ func (b *fakeBackend) mark(m *mark) error {
 	case markScope:
 		b.play("scope", "")
 	case markBegin:
-		b.play("begin", m.status.tool)
+		if m.status.callID != "" {
+			b.play("begin", m.status.tool)
+		}
 	}
 	return nil
 }

@@ -36,7 +36,7 @@ const (
 // demoArguments are what the tools are called with, by the parameter's name.
 var demoArguments = map[string]string{"command": "hello; id"}
 
-func demo(args []string, _ io.Reader, stdout io.Writer) error {
+func demo(args []string, _ io.Reader, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	name := flags.String("backend", "auto", "")

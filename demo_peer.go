@@ -118,7 +118,9 @@ func startDemoProbe(b backend) *demoPeer {
 	controls, toProbe := io.Pipe()
 	fromProbe, events := io.Pipe()
 	go func() {
-		err := newSession(b, controls, events, 0).run()
+		s := newSession(b, events, 0)
+		go s.readControls(controls)
+		err := s.run()
 		controls.CloseWithError(cmp.Or(err, io.ErrClosedPipe))
 		events.CloseWithError(err)
 	}()

@@ -33,7 +33,7 @@ type demoMCP struct {
 	children sync.WaitGroup // those in the background
 }
 
-func demoServer(args []string, stdin io.Reader, stdout io.Writer) error {
+func demoServer(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("demo-server: unexpected argument %q", args[0])}
 	}

@@ -378,7 +378,7 @@ func checkDemo(t *testing.T, backend string) string {
 	parent := t.TempDir()
 	demoFolderIn(t, parent)
 	var out bytes.Buffer
-	if err := demo([]string{"--backend", backend}, strings.NewReader(""), &out); err != nil {
+	if err := demo([]string{"--backend", backend}, strings.NewReader(""), &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	got := regexp.MustCompile(`(process |and )\d+`).ReplaceAllString(out.String(), "${1}N")

@@ -96,7 +96,7 @@ var findingFormats = map[string]func(out *bufio.Writer, source string) findingWr
 }
 
 // evaluateCommand is the command evaluate.
-func evaluateCommand(args []string, stdin io.Reader, stdout io.Writer) error {
+func evaluateCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("mcpfz-probe evaluate", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	policyFlags := newPolicyFlags(flags)
@@ -352,18 +352,29 @@ func (w *findingText) write(_ int, _ []byte, ev *policyEvent, f finding, tool []
 
 func (w *findingText) finish() error {
 	total := 0
-	var parts []string
-	for i, n := range slices.Backward(w.counts[:]) {
-		if total += n; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", n, severities[i]))
-		}
+	for _, n := range w.counts {
+		total += n
 	}
 	if total == 0 {
 		_, err := fmt.Fprintln(w.out, "no findings")
 		return err
 	}
-	_, err := fmt.Fprintf(w.out, "%d findings: %s\n", total, strings.Join(parts, ", "))
+	_, err := fmt.Fprintf(w.out, "%d findings: %s\n", total, bySeverity(w.counts))
 	return err
+}
+
+// bySeverity is how many there are of each severity, the worst first.
+func bySeverity(counts [4]int) string {
+	var parts []string
+	for i, n := range slices.Backward(counts[:]) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, severities[i]))
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, ", ")
 }
 
 // printable returns text as a terminal may show it: what would move its cursor, change

@@ -31,6 +31,12 @@ const (
 // usageError is a mistake of whoever wrote the command line.
 type usageError struct{ error }
 
+// commandError is of a server that cannot be started; status is as a shell has it.
+type commandError struct {
+	error
+	status int
+}
+
 // unavailable is what the machine lacks for eBPF.
 type unavailable struct{ error }
 
@@ -41,6 +47,9 @@ const usage = `mcpfz-probe tells which programs, files and hosts one MCP tool ca
 Usage:
   mcpfz-probe [flags]     be a sidecar: control lines in on standard input,
                           events out on standard output, one JSON object a line
+  mcpfz-probe run -- COMMAND…
+                          stand between an MCP client and the server that COMMAND
+                          starts (see run --help)
   mcpfz-probe evaluate    hold events against a policy (see evaluate --help)
   mcpfz-probe demo        watch a small vulnerable MCP server, and see what it did
 
@@ -74,6 +83,10 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	command := sidecar
 	if len(args) > 0 {
 		switch args[0] {
+		case "run":
+			command, args = runCommand, args[1:]
+		case "run-server":
+			command, args = runServer, args[1:]
 		case "evaluate":
 			command, args = evaluateCommand, args[1:]
 		case "demo":
@@ -82,9 +95,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			command, args = demoServer, args[1:]
 		}
 	}
-	err := command(args, stdin, stdout)
+	err := command(args, stdin, stdout, stderr)
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
+	}
+	var status exitStatus
+	if errors.As(err, &status) {
+		return int(status)
 	}
 	fmt.Fprintf(stderr, "mcpfz-probe: %v\n", err)
 	switch {
@@ -94,11 +111,15 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	case errors.As(err, new(unavailable)):
 		return exitUnavailable
 	}
+	var of commandError
+	if errors.As(err, &of) {
+		return of.status
+	}
 	return exitFailure
 }
 
 // sidecar is the command without a name: it serves one client.
-func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
+func sidecar(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("mcpfz-probe", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	backendName := flags.String("backend", "ebpf", "")
@@ -129,7 +150,8 @@ func sidecar(args []string, stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	defer b.Close()
-	s := newSession(b, pollInput(stdin), stdout, time.Duration(*graceMS)*time.Millisecond)
+	s := newSession(b, stdout, time.Duration(*graceMS)*time.Millisecond)
+	go s.readControls(pollInput(stdin))
 	s.settled = func() {
 		debug.SetGCPercent(percent)
 		debug.FreeOSMemory()

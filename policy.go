@@ -171,11 +171,11 @@ func newEvaluator(p policy) (*evaluator, error) {
 // A policyEvent is what an event line has that a policy looks at: values, in JSON; nil
 // for what is not there.
 type policyEvent struct {
-	typ, bucket, callID, originCallID, pid, errno    []byte
-	argv, path, comm, dst, fd, backlog, flags, mode  []byte
-	request, targetPID                               []byte
-	call, cmd, exe, family, fileless, host, id, name []byte
-	response, signal, message, tool                  []byte
+	typ, bucket, callID, originCallID, pid, errno           []byte
+	argv, path, comm, dst, fd, backlog, flags, mode         []byte
+	request, targetPID                                      []byte
+	call, cmd, exe, family, fileless, host, id, name        []byte
+	response, signal, message, tool, failed, latency, count []byte
 }
 
 // parse takes a line apart. Of a field that comes twice, the last one counts.
@@ -255,6 +255,12 @@ func (ev *policyEvent) field(key []byte) *[]byte {
 		return &ev.message
 	case "tool":
 		return &ev.tool
+	case "failed":
+		return &ev.failed
+	case "latency_us":
+		return &ev.latency
+	case "count":
+		return &ev.count
 	}
 	return nil
 }

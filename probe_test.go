@@ -216,7 +216,8 @@ func startSession(t *testing.T, b backend, grace time.Duration) *testSession {
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	s := &testSession{client: newClient(t, inW, outR), done: make(chan error, 1)}
-	s.session = newSession(b, inR, outW, grace)
+	s.session = newSession(b, outW, grace)
+	go s.session.readControls(inR)
 	go func() {
 		err := s.session.run()
 		b.Close()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode/utf8"
 )
 
@@ -28,6 +29,7 @@ const (
 	controlBegin
 	controlEnd
 	controlShutdown
+	controlSettle // no line asks for it: the server has started
 )
 
 // A control is one control line.
@@ -37,6 +39,21 @@ type control struct {
 	generation int64
 	callID     string // as a JSON string, quotes included
 	tool       string // likewise; empty if there is none
+
+	// No control line has the rest, which is for whoever makes controls in this process.
+	startup bool            // of a scope: what it does until it is settled is in the bucket "startup"
+	request *request        // behind a call
+	done    chan<- struct{} // closed when the mark has come back
+}
+
+// A request is what the status lines of a call say of the request behind it.
+type request struct {
+	method  string // as JSON, like the id
+	id      string
+	over    bool          // the rest is known
+	latency time.Duration // from the request to its answer
+	failed  bool
+	why     string // it is over without an answer; empty if there was one
 }
 
 var errLineTooLong = fmt.Errorf("control line is longer than %d bytes", maxControlLine)
@@ -163,6 +180,7 @@ type status struct {
 	tool    string
 	err     string
 
+	request    *request // nil if it is not known
 	scope      bool
 	pgid       int
 	generation int64
@@ -181,6 +199,14 @@ func (s *status) append(l *line, bucket string, tsNS int64) {
 	}
 	if s.tool != "" {
 		l.raw("tool", s.tool)
+	}
+	if r := s.request; r != nil {
+		l.raw("method", r.method)
+		l.raw("request_id", r.id)
+		if r.over {
+			l.int("latency_us", r.latency.Microseconds())
+			l.bool("failed", r.failed)
+		}
 	}
 	if s.scope {
 		l.int("pgid", int64(s.pgid))

@@ -47,8 +47,8 @@ type controlLine struct {
 	err     error
 }
 
-func newSession(b backend, stdin io.Reader, stdout io.Writer, grace time.Duration) *session {
-	s := &session{
+func newSession(b backend, stdout io.Writer, grace time.Duration) *session {
+	return &session{
 		backend: b,
 		attr:    newAttribution(),
 		grace:   grace,
@@ -58,20 +58,21 @@ func newSession(b backend, stdin io.Reader, stdout io.Writer, grace time.Duratio
 		due:     make(chan control),
 		quit:    make(chan error, 4),
 	}
-	go func() {
-		r := newControlReader(stdin)
-		for {
-			ctl, fatal, err := r.next()
-			if fatal || err == nil && ctl.op == controlShutdown {
-				close(s.eof)
-			}
-			s.lines <- controlLine{ctl, fatal, err}
-			if fatal || err == nil && ctl.op == controlShutdown {
-				return
-			}
+}
+
+// readControls reads control lines until there are no more.
+func (s *session) readControls(stdin io.Reader) {
+	for r := newControlReader(stdin); ; {
+		ctl, fatal, err := r.next()
+		last := fatal || err == nil && ctl.op == controlShutdown
+		if last {
+			close(s.eof)
 		}
-	}()
-	return s
+		s.lines <- controlLine{ctl, fatal, err}
+		if last {
+			return
+		}
+	}
 }
 
 // run serves the client until it shuts down, its input ends, quit says so or the
@@ -187,12 +188,14 @@ func (s *session) obey(ctl control, pending map[string]*time.Timer) (shutdown bo
 		return true, nil
 	case controlScope:
 		return false, s.scope(ctl)
+	case controlSettle:
+		return false, s.backend.mark(&mark{op: markBegin, window: s.attr.settle(), status: status{message: "initialized"}, done: ctl.done})
 	case controlBegin:
 		// The same id again: the call that it names so far ends here.
 		if t := pending[ctl.callID]; t != nil {
 			t.Stop()
 			delete(pending, ctl.callID)
-			if err := s.end(ctl); err != nil {
+			if err := s.end(control{callID: ctl.callID}); err != nil {
 				return false, err
 			}
 		}
@@ -219,13 +222,13 @@ func (s *session) scope(ctl control) error {
 	if st.processes = n; n == 0 {
 		st.err = "no such process group; nothing is watched until another scope is set"
 	}
-	return s.backend.mark(&mark{op: markScope, window: s.attr.scope(), status: st})
+	return s.backend.mark(&mark{op: markScope, window: s.attr.scope(ctl.startup), status: st, done: ctl.done})
 }
 
 func (s *session) begin(ctl control) error {
 	if oldest := s.attr.oldest(maxOpenCalls); oldest != nil {
 		why := fmt.Sprintf("taken as ended, since %d calls are open", maxOpenCalls)
-		if err := s.endCall(oldest.id, why); err != nil {
+		if err := s.endCall(status{message: "end", callID: oldest.id, err: why}, nil); err != nil {
 			return err
 		}
 	}
@@ -236,7 +239,7 @@ func (s *session) begin(ctl control) error {
 	_, replaced, window := s.attr.begin(ctl.callID, ctl.tool)
 	return s.backend.mark(&mark{
 		op: markBegin, window: window, closes: replaced, prune: prune,
-		status: status{message: "begin", callID: ctl.callID, tool: ctl.tool},
+		status: status{message: "begin", callID: ctl.callID, tool: ctl.tool, request: ctl.request}, done: ctl.done,
 	})
 }
 
@@ -263,18 +266,24 @@ func (s *session) pruneWindows() (*pruning, error) {
 	return p, nil
 }
 
-func (s *session) end(ctl control) error { return s.endCall(ctl.callID, "") }
+// end ends a call.
+func (s *session) end(ctl control) error {
+	st := status{message: "end", callID: ctl.callID, request: ctl.request}
+	if st.request != nil {
+		st.err = st.request.why
+	}
+	return s.endCall(st, ctl.done)
+}
 
-// endCall ends a call. why is what the client is told about it, if anything.
-func (s *session) endCall(id, why string) error {
-	st := status{message: "end", callID: id, err: why}
-	call, window := s.attr.end(id)
+// endCall ends the call of a status, which the client is sent.
+func (s *session) endCall(st status, done chan<- struct{}) error {
+	call, window := s.attr.end(st.callID)
 	if call == nil {
 		st.err = "end without begin"
-		return s.note(st)
+		return s.backend.mark(&mark{op: markNote, window: s.attr.current(), status: st, done: done})
 	}
 	st.tool = call.tool
-	return s.backend.mark(&mark{op: markEnd, window: window, closes: call, status: st})
+	return s.backend.mark(&mark{op: markEnd, window: window, closes: call, status: st, done: done})
 }
 
 // note sends a status on its way that changes no window.
@@ -363,6 +372,9 @@ func (s *session) apply(r *record) error {
 	}
 	if m.op == markEnd {
 		s.attr.close(m.closes)
+	}
+	if m.done != nil {
+		close(m.done)
 	}
 	return nil
 }

@@ -336,7 +336,8 @@ func TestStuckClient(t *testing.T) {
 	}
 	defer b.Close()
 	outR, outW := io.Pipe()
-	s := newSession(b, strings.NewReader(`{"op":"scope","pgid":1}`), outW, 0)
+	s := newSession(b, outW, 0)
+	go s.readControls(strings.NewReader(`{"op":"scope","pgid":1}`))
 	done := make(chan error, 1)
 	go func() { done <- s.run() }()
 	if _, err := outR.Read(make([]byte, 10)); err != nil { // the ready line, and then nothing

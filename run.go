@@ -1,0 +1,328 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// The command run: the probe in front of any MCP server. It starts the server, passes
+// every byte between it and the client on as it is, and makes the marks itself, from the
+// requests and answers that it sees.
+
+// exitStatus is how the server has ended; run ends the same way.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("the server has ended with %d", int(e)) }
+
+// callMethods are the requests that are a call, by what names their tool.
+var callMethods = map[string]func(*wireMessage) []byte{
+	`"tools/call"`:     func(m *wireMessage) []byte { return m.name },
+	`"resources/read"`: func(m *wireMessage) []byte { return m.uri },
+	`"prompts/get"`:    func(m *wireMessage) []byte { return m.name },
+}
+
+// runCommand is the command run.
+func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("mcpfz-probe run", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	policyFlags := newPolicyFlags(flags)
+	backendName := flags.String("backend", "auto", "")
+	eventsFile := flags.String("events-file", "", "")
+	events := flags.String("events", "", "")
+	findings := flags.String("findings", "", "")
+	sarif := flags.String("sarif", "", "")
+	learn := flags.String("learn", "", "")
+	asRoot := flags.Bool("as-root", false, "")
+	ring := byteSize(16 << 20)
+	flags.Var(&ring, "ring-size", "")
+	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
+		_, err := io.WriteString(stdout, runUsage)
+		return err
+	} else if err != nil {
+		return usageError{err}
+	}
+	if flags.NArg() == 0 {
+		return usageError{errors.New("run: want a command, as in mcpfz-probe run -- npx server")}
+	}
+	p, err := policyFlags.policy()
+	if err != nil {
+		return err
+	}
+	if path, err := exec.LookPath(flags.Arg(0)); err == nil {
+		if path, err = filepath.Abs(path); err == nil {
+			p.ExecAllow = append(slices.Clone(p.ExecAllow), path) // whoever calls it so wants it run
+		}
+	}
+	out, err := newRunOutput(p, *events, *findings, *sarif, *learn)
+	if err != nil {
+		return err
+	}
+	b, err := newBackend(*backendName, *eventsFile, int(ring))
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if b.name() == "fake" && *eventsFile == "" {
+		fmt.Fprintln(stderr, "mcpfz-probe: no kernel events, only calls: they need root, or CAP_BPF and CAP_PERFMON, on Linux 5.15 or later")
+	}
+	user, err := invokingUser(*asRoot)
+	if err != nil {
+		return err
+	}
+	server, err := startServer(flags.Args(), user, stderr)
+	if err != nil {
+		return err
+	}
+	r := &runner{session: newSession(b, out, 0), server: server, over: make(chan struct{}), calls: map[string][]*runCall{}}
+	runErr := r.run(pollInput(stdin), stdout)
+	err = errors.Join(runErr, out.close(stderr))
+	if err != nil {
+		return err
+	}
+	if status := server.status(); status != 0 {
+		return exitStatus(status)
+	}
+	if *policyFlags.failOn != "" && out.evaluation.worst >= slices.Index(severities, *policyFlags.failOn) {
+		return errFailOn
+	}
+	return nil
+}
+
+// A runner is a server with a client, and a session that watches them.
+type runner struct {
+	session *session
+	server  *server
+	over    chan struct{} // closed when the session has ended
+	err     error         // of the session, once it has
+
+	mu      sync.Mutex
+	calls   map[string][]*runCall // by the request's id, oldest first
+	number  int
+	settled bool
+}
+
+// A runCall is a request on its way.
+type runCall struct {
+	id      string // of the call, as JSON
+	request request
+	start   time.Time
+}
+
+// run serves the client until the server has ended. Its error is one of recording; what
+// the server and the client say to each other does not depend on it.
+func (r *runner) run(stdin io.Reader, stdout io.Writer) error {
+	go func() {
+		r.err = r.session.run()
+		close(r.over)
+	}()
+	r.control(control{op: controlScope, pgid: r.server.pid(), generation: 1, startup: true})
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, endSignals...)
+	defer signal.Stop(signals)
+	go func() {
+		for s := range signals {
+			r.server.signal(s)
+		}
+	}()
+	signal.Ignore(brokenPipe...)
+	if err := r.server.release(); err != nil {
+		return err
+	}
+	go func() {
+		pass(stdin, r.server.in, r.fromClient)
+		r.server.in.Close()
+	}()
+	if err := pass(r.server.out, stdout, r.fromServer); err != nil {
+		r.server.out.Close() // the client has gone: whatever else is said finds nobody
+	}
+	r.server.wait()
+	r.endCalls("the server has ended")
+	close(r.session.eof)
+	r.control(control{op: controlShutdown})
+	<-r.over
+	return r.err
+}
+
+// control makes a mark and waits until it has been read, or the session is over.
+func (r *runner) control(ctl control) {
+	done := make(chan struct{})
+	ctl.done = done
+	select {
+	case r.session.lines <- controlLine{control: ctl}:
+	case <-r.over:
+	}
+	select {
+	case <-done:
+	case <-r.over:
+	}
+}
+
+// pass passes everything on from one side to the other. The end of a line waits until
+// see has been told of the messages on it: no message can be acted on before its end.
+func pass(from io.Reader, to io.Writer, see func([]wireMessage)) error {
+	var w wireScanner
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		for data := buf[:n]; len(data) > 0; {
+			end, done := w.feed(data)
+			if done && len(w.messages) > 0 {
+				see(w.messages)
+			}
+			if _, err := to.Write(data[:end]); err != nil {
+				return err
+			}
+			data = data[end:]
+		}
+		if err != nil {
+			return nil // there is nothing left to pass on
+		}
+	}
+}
+
+// fromClient opens a window for each call, before the server can know of it.
+func (r *runner) fromClient(messages []wireMessage) {
+	for i := range messages {
+		m := &messages[i]
+		method := string(m.method)
+		switch {
+		case method == `"notifications/initialized"`:
+			r.settle()
+		case method == `"notifications/cancelled"` && m.requestID != nil:
+			if call := r.take(m.requestID); call != nil {
+				call.request.why = "cancelled by the client"
+				r.end(call, true)
+			}
+		case callMethods[method] != nil && m.id != nil:
+			r.settle() // at the latest
+			r.begin(m, method)
+		}
+	}
+}
+
+// fromServer closes the window of each call that is answered, before the client can know.
+func (r *runner) fromServer(messages []wireMessage) {
+	for i := range messages {
+		if m := &messages[i]; m.answered() {
+			if call := r.take(m.id); call != nil {
+				r.end(call, m.failed())
+			}
+		}
+	}
+}
+
+func (r *runner) settle() {
+	r.mu.Lock()
+	settled := r.settled
+	r.settled = true
+	r.mu.Unlock()
+	if !settled {
+		r.control(control{op: controlSettle})
+	}
+}
+
+func (r *runner) begin(m *wireMessage, method string) {
+	tool := ""
+	if name := callMethods[method](m); name != nil {
+		if text, ok := jsonText(name); ok {
+			tool = string(appendLoose(nil, text))
+		}
+	}
+	r.mu.Lock()
+	r.number++
+	call := &runCall{
+		id:      strconv.Quote(strconv.Itoa(r.number)),
+		request: request{method: method, id: string(m.id)},
+		start:   time.Now(),
+	}
+	key := requestKey(m.id)
+	r.calls[key] = append(r.calls[key], call)
+	r.mu.Unlock()
+	known := call.request
+	r.control(control{op: controlBegin, callID: call.id, tool: tool, request: &known})
+}
+
+func (r *runner) end(call *runCall, failed bool) {
+	call.request.over, call.request.latency, call.request.failed = true, time.Since(call.start), failed
+	r.control(control{op: controlEnd, callID: call.id, request: &call.request})
+}
+
+// take returns the oldest call of a request with that id, which is over now; nil if there
+// is none.
+func (r *runner) take(id []byte) *runCall {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := requestKey(id)
+	calls := r.calls[key]
+	if len(calls) == 0 {
+		return nil
+	}
+	if r.calls[key] = calls[1:]; len(calls) == 1 {
+		delete(r.calls, key)
+	}
+	return calls[0]
+}
+
+// endCalls ends whatever has not been answered.
+func (r *runner) endCalls(why string) {
+	r.mu.Lock()
+	var left []*runCall
+	for _, calls := range r.calls {
+		left = append(left, calls...)
+	}
+	r.calls = map[string][]*runCall{}
+	r.mu.Unlock()
+	slices.SortFunc(left, func(a, b *runCall) int { return a.start.Compare(b.start) })
+	for _, call := range left {
+		call.request.why = why
+		r.end(call, true)
+	}
+}
+
+// requestKey is the same for equal ids, however they are written. A string is never
+// equal to a number.
+func requestKey(id []byte) string {
+	if text, ok := jsonText(id); ok {
+		return `"` + text
+	}
+	if c := id[0]; c == '-' || c >= '0' && c <= '9' {
+		return string(appendNumberRepr(nil, string(id)))
+	}
+	return string(id)
+}
+
+const runUsage = `mcpfz-probe run stands between an MCP client and a server, and tells what each call did.
+
+Usage:
+  mcpfz-probe run [flags] -- COMMAND [ARGS…]
+
+It starts COMMAND, an MCP server on standard input and output, and passes every
+byte on as it is: put it in front of the command in a client's configuration. On
+standard error is a table when the server has ended.
+
+  --events FILE          event lines, as the sidecar writes them
+  --findings FILE        what the policy does not allow, a line each
+  --sarif FILE           the same as SARIF 2.1.0
+  --learn FILE           the smallest policy under which there is no finding
+  --policy FILE, --workspace DIR, --tmpdir DIR, --allow-exec A,B,
+  --allow-host A,B, --fail-on SEVERITY
+                         as for evaluate
+  --as-root              under sudo, do not run the server as who has called sudo
+  --backend auto|ebpf|fake, --events-file FILE, --ring-size BYTES
+                         as for the sidecar, but auto is the default: without
+                         privileges there are calls and no kernel events
+
+Exit codes: that of the server, 128 and the number if it was a signal; else 1 if
+--fail-on is met or writing failed, 2 for bad arguments, 69 if --backend ebpf
+cannot be had.
+`

@@ -1,0 +1,213 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// A runOutput takes event lines: into a file, through the policy, and into the table.
+type runOutput struct {
+	evaluation *evaluation
+	files      []*os.File
+	writers    []*bufio.Writer
+	events     *bufio.Writer // nil if nobody wants them
+	learn      string
+	line       []byte // that is not whole yet
+	n          int    // of the last line
+	err        error  // of the first write that failed
+
+	tools map[string]*toolCounts // by tool, as JSON; what belongs to none has an empty one
+	order []string
+	calls map[string]string // tools of open calls, by call id
+	lost  int
+}
+
+// toolCounts is a row of the table.
+type toolCounts struct {
+	calls, failed, events int
+	latency               time.Duration
+	findings              [4]int // by severity
+}
+
+func newRunOutput(p policy, events, findings, sarif, learn string) (*runOutput, error) {
+	o := &runOutput{learn: learn, tools: map[string]*toolCounts{}, calls: map[string]string{}}
+	open := func(file string) (*bufio.Writer, error) {
+		f, err := os.Create(file)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		o.files = append(o.files, f)
+		w := bufio.NewWriterSize(f, 64<<10)
+		o.writers = append(o.writers, w)
+		return w, nil
+	}
+	out := findingWriters{o}
+	var err error
+	if events != "" {
+		if o.events, err = open(events); err != nil {
+			return nil, err
+		}
+	}
+	if findings != "" {
+		w, err := open(findings)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, &findingLines{out: w})
+	}
+	if sarif != "" {
+		w, err := open(sarif)
+		if err != nil {
+			return nil, err
+		}
+		source := events
+		if source == "" {
+			source = "-"
+		}
+		out = append(out, newFindingSARIF(w, source))
+	}
+	if o.evaluation, err = newEvaluation(p, out); err != nil {
+		return nil, usageError{err}
+	}
+	if learn != "" {
+		if o.evaluation.learned, err = newLearnedPolicy(p); err != nil {
+			return nil, usageError{err}
+		}
+	}
+	return o, nil
+}
+
+// findingWriters writes to several.
+type findingWriters []findingWriter
+
+func (ws findingWriters) write(n int, line []byte, ev *policyEvent, f finding, tool []byte) error {
+	var errs error
+	for _, w := range ws {
+		errs = errors.Join(errs, w.write(n, line, ev, f, tool))
+	}
+	return errs
+}
+
+func (ws findingWriters) finish() error {
+	var errs error
+	for _, w := range ws {
+		errs = errors.Join(errs, w.finish())
+	}
+	return errs
+}
+
+// Write takes whole lines and parts of them. It never fails: what goes wrong is told at
+// the end, since the session is to go on.
+func (o *runOutput) Write(p []byte) (int, error) {
+	if o.events != nil {
+		if _, err := o.events.Write(p); err != nil && o.err == nil {
+			o.err = err
+		}
+	}
+	for rest := p; ; {
+		end := bytes.IndexByte(rest, '\n')
+		if end < 0 {
+			o.line = append(o.line, rest...)
+			return len(p), nil
+		}
+		line := rest[:end]
+		if len(o.line) > 0 {
+			o.line = append(o.line, line...)
+			line = o.line
+		}
+		o.n++
+		if err := o.evaluation.line(o.n, line); err != nil && o.err == nil {
+			o.err = err
+		}
+		o.count(&o.evaluation.event)
+		o.line, rest = o.line[:0], rest[end+1:]
+	}
+}
+
+// row returns the row of a tool.
+func (o *runOutput) row(tool string) *toolCounts {
+	row := o.tools[tool]
+	if row == nil {
+		row = &toolCounts{}
+		o.tools[tool] = row
+		o.order = append(o.order, tool)
+	}
+	return row
+}
+
+// count takes an event into the table.
+func (o *runOutput) count(ev *policyEvent) {
+	id := string(ev.callID)
+	if id == "" {
+		id = string(ev.originCallID)
+	}
+	switch string(ev.typ) {
+	case `"status"`:
+		if id == "" {
+			return
+		}
+		switch string(ev.message) {
+		case `"begin"`:
+			o.calls[id] = string(ev.tool)
+			o.row(string(ev.tool)).calls++
+		case `"end"`:
+			row := o.row(o.calls[id])
+			if string(ev.failed) == "true" {
+				row.failed++
+			}
+			var us int64
+			fmt.Sscan(string(ev.latency), &us)
+			row.latency += time.Duration(us) * time.Microsecond
+		}
+	case `"drop"`:
+		n := 0
+		fmt.Sscan(string(ev.count), &n)
+		o.lost += n
+	default:
+		o.row(o.calls[id]).events++
+	}
+}
+
+// write takes a finding into the table.
+func (o *runOutput) write(_ int, _ []byte, ev *policyEvent, f finding, tool []byte) error {
+	o.row(string(tool)).findings[slices.Index(severities, f.severity)]++
+	return nil
+}
+
+func (o *runOutput) finish() error { return nil }
+
+// close writes what comes last, and the table to stderr.
+func (o *runOutput) close(stderr io.Writer) error {
+	err := errors.Join(o.err, o.evaluation.out.finish(), o.evaluation.complaint())
+	for i, w := range o.writers {
+		err = errors.Join(err, w.Flush(), o.files[i].Close())
+	}
+	if o.evaluation.learned != nil {
+		err = errors.Join(err, o.evaluation.learned.writeFile(o.learn))
+	}
+	table := tabwriter.NewWriter(stderr, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "mcpfz-probe:\tcalls\tfailed\tmean\tevents\tfindings")
+	for _, tool := range o.order {
+		row, name := o.tools[tool], "(no call)"
+		if tool != "" {
+			name = printable(pythonStr([]byte(tool)))
+		}
+		mean := ""
+		if row.calls > 0 {
+			mean = (row.latency / time.Duration(row.calls)).Round(10 * time.Microsecond).String()
+		}
+		fmt.Fprintf(table, "  %s\t%d\t%d\t%s\t%d\t%s\n", name, row.calls, row.failed, mean, row.events, bySeverity(row.findings))
+	}
+	table.Flush()
+	if o.lost > 0 {
+		fmt.Fprintf(stderr, "  lost: %d events, counted in the drop lines\n", o.lost)
+	}
+	return err
+}

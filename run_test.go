@@ -1,0 +1,399 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// run starts its own program, which becomes the server: in tests, this is the test binary.
+func init() {
+	if len(os.Args) > 1 && os.Args[1] == "run-server" {
+		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+	}
+}
+
+// runSession runs the command with this input, and returns what it writes and the event
+// lines.
+func runSession(t *testing.T, input string, args ...string) (stdout, stderr string, events []outLine, code int) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "events")
+	var out, errs bytes.Buffer
+	code = run(append([]string{"run", "--events", file}, args...), strings.NewReader(input), &out, &errs)
+	return out.String(), errs.String(), readEvents(t, file), code
+}
+
+func readEvents(t *testing.T, file string) (events []outLine) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range bytes.Lines(text) {
+		events = append(events, decodeLine(t, line))
+	}
+	return events
+}
+
+// TestRunBytes checks that what goes through is what comes out, whatever it is.
+func TestRunBytes(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	var input []byte
+	for range 300 {
+		switch random.IntN(4) {
+		case 0:
+			for range random.IntN(200_000) {
+				input = append(input, byte(random.Uint32()))
+			}
+		case 1:
+			input = append(input, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, random.IntN(5))...)
+		case 2:
+			input = append(input, `[{"id":1,"result":{}},`...)
+		}
+		input = append(input, "\n"[:random.IntN(2)]...)
+	}
+	out, errs, _, code := runSession(t, string(input), "--backend", "fake", "--", "cat")
+	if code != 0 || out != string(input) {
+		t.Errorf("exit code %d, %d bytes of %d, the same: %v; %s", code, len(out), len(input), out == string(input), errs)
+	}
+}
+
+func TestRunStatus(t *testing.T) {
+	for _, tt := range []struct {
+		command []string
+		code    int
+		stderr  string
+	}{
+		{[]string{"true"}, 0, ""},
+		{[]string{"sh", "-c", "echo oops >&2; exit 7"}, 7, "oops\n"},
+		{[]string{"sh", "-c", "kill -9 $$"}, 128 + 9, ""},
+		{[]string{"/nonexistent/server"}, 127, "run /nonexistent/server"},
+		{[]string{"/etc/passwd"}, 127, "permission denied"},
+		{nil, exitUsage, "want a command"},
+	} {
+		_, errs, _, code := "", "", []outLine(nil), 0
+		if tt.command == nil {
+			var b bytes.Buffer
+			code = run([]string{"run"}, strings.NewReader(""), io.Discard, &b)
+			errs = b.String()
+		} else {
+			_, errs, _, code = runSession(t, "", append([]string{"--backend", "fake", "--"}, tt.command...)...)
+		}
+		if code != tt.code || !strings.Contains(errs, tt.stderr) {
+			t.Errorf("%q: exit code %d, want %d; %s", tt.command, code, tt.code, errs)
+		}
+	}
+}
+
+// A runTest is a runner without a server.
+type runTest struct {
+	t *testing.T
+	r *runner
+	b bytes.Buffer
+}
+
+func newRunTest(t *testing.T) *runTest {
+	b, err := newFakeBackend(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rt := &runTest{t: t}
+	rt.r = &runner{session: newSession(b, &rt.b, 0), over: make(chan struct{}), calls: map[string][]*runCall{}}
+	go func() {
+		rt.r.err = rt.r.session.run()
+		close(rt.r.over)
+	}()
+	t.Cleanup(func() { b.Close() })
+	return rt
+}
+
+func (rt *runTest) feed(lines string, see func([]wireMessage)) {
+	rt.t.Helper()
+	if err := pass(strings.NewReader(lines), io.Discard, see); err != nil {
+		rt.t.Fatal(err)
+	}
+}
+
+// statuses ends the session and returns its begins and ends in short.
+func (rt *runTest) statuses() string {
+	close(rt.r.session.eof)
+	rt.r.control(control{op: controlShutdown})
+	<-rt.r.over
+	var got []string
+	for line := range bytes.Lines(rt.b.Bytes()) {
+		switch l := outLine(decodeLine(rt.t, line)); l["message"] {
+		case "begin":
+			id, _ := json.Marshal(l["request_id"])
+			got = append(got, fmt.Sprintf("+%s %v %v %s", l["call_id"], l["tool"], l["method"], id))
+		case "end":
+			text := fmt.Sprintf("-%s", l["call_id"])
+			if l["failed"] == true {
+				text += " failed"
+			}
+			if l["error"] != nil {
+				text += ": " + l.str("error")
+			}
+			if latency, ok := l["latency_us"].(float64); !ok || latency < 0 {
+				rt.t.Errorf("no latency: %v", l)
+			}
+			got = append(got, text)
+		case "initialized":
+			got = append(got, "initialized")
+		}
+	}
+	return strings.Join(got, "\n")
+}
+
+// TestRunCalls checks which messages open and close which windows.
+func TestRunCalls(t *testing.T) {
+	const read = `"method":"tools/call","params":{"name":"read"}`
+	for _, tt := range []struct{ name, script, want string }{
+		{"a call", `> {"method":"notifications/initialized"}
+> {"id":1,` + read + `}
+< {"id":1,"result":{"content":[]}}`, "initialized\n+1 read tools/call 1\n-1"},
+		{"others", `> {"id":1,"method":"resources/read","params":{"uri":"file:///x"}}
+< {"id":1,"result":{}}
+> {"id":2,"method":"prompts/get","params":{"name":"p"}}
+< {"id":2,"result":{}}
+> {"id":3,"method":"tools/list"}
+< {"id":3,"result":{}}`, "initialized\n+1 file:///x resources/read 1\n-1\n+2 p prompts/get 2\n-2"},
+		{"failed", `> {"id":1,` + read + `}
+< {"id":1,"error":{"code":1}}
+> {"id":2,` + read + `}
+< {"id":2,"result":{"isError":true}}`, "initialized\n+1 read tools/call 1\n-1 failed\n+2 read tools/call 2\n-2 failed"},
+		{"answers in another order", `> {"id":1,` + read + `}
+> {"id":2,` + read + `}
+< {"id":2,"result":{}}
+< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call 2\n-2\n-1"},
+		{"ids of two kinds", `> {"id":1,` + read + `}
+> {"id":"1",` + read + `}
+< {"id":"\u0031","result":{}}
+< {"id":1.0,"result":{}}
+< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call \"1\"\n-2\n-1"},
+		{"an id again", `> {"id":1,` + read + `}
+> {"id":1,` + read + `}
+< {"id":1,"result":{}}
+< {"id":1,"result":{}}
+< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call 1\n-1\n-2"},
+		{"a batch", `> [{"id":1,` + read + `},{"method":"notifications/progress"},{"id":2,` + read + `}]
+< [{"id":2,"result":{}},{"id":1,"error":{}}]`, "initialized\n+1 read tools/call 1\n+2 read tools/call 2\n-2\n-1 failed"},
+		{"the server asks with the same id", `> {"id":1,` + read + `}
+< {"id":1,"method":"sampling/createMessage","params":{}}
+> {"id":1,"result":{}}
+< {"method":"notifications/progress","params":{"progressToken":1}}
+< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n-1"},
+		{"cancelled", `> {"id":1,` + read + `}
+> {"method":"notifications/cancelled","params":{"requestId":1}}
+< {"id":1,"result":{}}
+> {"method":"notifications/cancelled","params":{"requestId":9}}`, "initialized\n+1 read tools/call 1\n-1 failed: cancelled by the client"},
+		{"without an id", `> {` + read + `}
+< {"result":{}}`, ""},
+		{"no JSON", `> {"id":1,` + read + `
+< {"id":1,"result":{}`, ""},
+		{"a strange name", `> {"id":null,"method":"tools/call","params":{"name":["x"]}}
+> {"id":2,"method":"tools/call","params":{"name":"a\ud800\u0000\"b"}}`, "initialized\n+1 <nil> tools/call null\n+2 a\uFFFD\x00\"b tools/call 2"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rt := newRunTest(t)
+			for line := range strings.Lines(tt.script + "\n") {
+				see := rt.r.fromClient
+				if line[0] == '<' {
+					see = rt.r.fromServer
+				}
+				rt.feed(line[2:], see)
+			}
+			if got := rt.statuses(); got != tt.want {
+				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+// TestRunServerDies checks that calls in flight are told of, and that the client gets
+// what the server has said.
+func TestRunServerDies(t *testing.T) {
+	in, w := io.Pipe()
+	go io.WriteString(w, `{"id":1,"method":"tools/call","params":{"name":"x"}}`+"\n"+`{"id":2,"method":"tools/call","params":{"name":"y"}}`+"\n")
+	defer w.Close()
+	file := filepath.Join(t.TempDir(), "events")
+	var out, errs bytes.Buffer
+	code := run([]string{"run", "--events", file, "--backend", "fake", "--", "sh", "-c", "read x; read y; echo last words; exit 5"}, in, &out, &errs)
+	if code != 5 || out.String() != "last words\n" {
+		t.Errorf("exit code %d, %q", code, out.String())
+	}
+	var ends []string
+	for _, l := range readEvents(t, file) {
+		if l["message"] == "end" {
+			ends = append(ends, fmt.Sprint(l["call_id"], " ", l["tool"], " ", l["failed"], " ", l["error"]))
+		}
+	}
+	if fmt.Sprint(ends) != "[1 x true the server has ended 2 y true the server has ended]" {
+		t.Errorf("ends %q", ends)
+	}
+}
+
+// TestRunSignal checks that the server gets what this process is sent.
+func TestRunSignal(t *testing.T) {
+	cmd := partCommand("probe", "run", "--backend", "fake", "--", "sh", "-c", "trap 'echo bye; exit 9' TERM; echo ready; while :; do sleep 0.01; done")
+	cmd.Stderr = io.Discard
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := cmd.StdinPipe() // stays open
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Process.Signal(unix.SIGTERM)
+	rest, _ := io.ReadAll(out)
+	cmd.Wait()
+	if string(rest) != "bye\n" || cmd.ProcessState.ExitCode() != 9 {
+		t.Errorf("%q, exit code %d", rest, cmd.ProcessState.ExitCode())
+	}
+}
+
+// TestRunInvokingUser checks whom the server runs as under sudo.
+func TestRunInvokingUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not root")
+	}
+	t.Setenv("SUDO_UID", "65534")
+	t.Setenv("SUDO_GID", "65534")
+	out, errs, _, _ := runSession(t, "", "--backend", "fake", "--", "sh", "-c", `id -u; id -g; echo "$USER"; ls /proc/self/fd`)
+	if lines := strings.Fields(out); len(lines) < 3 || lines[0] != "65534" || lines[1] != "65534" || lines[2] != "nobody" {
+		t.Errorf("it runs as %q; %s", out, errs)
+	} else if direct, err := exec.Command("sh", "-c", "ls /proc/self/fd").Output(); err != nil || strings.Join(lines[3:], " ") != strings.Join(strings.Fields(string(direct)), " ") {
+		t.Errorf("it has descriptors %s, and without us %s, %v", lines[3:], direct, err)
+	}
+	if out, _, _, _ := runSession(t, "", "--backend", "fake", "--as-root", "--", "id", "-u"); out != "0\n" {
+		t.Errorf("with --as-root it runs as %q", out)
+	}
+	t.Setenv("SUDO_UID", "4294967294")
+	if _, errs, _, code := runSession(t, "", "--backend", "fake", "--", "true"); code != 1 || !strings.Contains(errs, "--as-root") {
+		t.Errorf("of a user that there is not: exit code %d, %s", code, errs)
+	}
+}
+
+// TestRunMemory passes a message of 100 MB through, and looks at what that takes.
+func TestRunMemory(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100 MB")
+	}
+	cmd := partCommand("probe", "run", "--backend", "fake", "--", "cat")
+	cmd.Stderr = io.Discard
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const size = 100 << 20
+	go func() {
+		io.WriteString(in, `{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"text":"`)
+		block := bytes.Repeat([]byte("x"), 1<<20)
+		for range size >> 20 {
+			in.Write(block)
+		}
+		io.WriteString(in, `"}}}`+"\n")
+	}()
+	n, err := io.CopyN(io.Discard, out, size)
+	if err != nil {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	io.Copy(io.Discard, out)
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	peak := 0
+	fmt.Sscan(after, &peak)
+	if peak == 0 || peak > 40<<10 {
+		t.Errorf("it took %d KiB", peak)
+	}
+}
+
+// TestEBPFRun runs the demo's server behind the real thing.
+func TestEBPFRun(t *testing.T) {
+	ebpfOrSkip(t, 1<<20).Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "events")
+	cmd := partCommand("probe", "run", "--backend", "ebpf", "--events", file, "--", self, "demo-server")
+	cmd.Env = append(cmd.Env, "MCPFZ_DEMO_DIR="+t.TempDir())
+	cmd.Stderr = io.Discard
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	answers := json.NewDecoder(out)
+	ask := func(format string, args ...any) {
+		fmt.Fprintf(in, format+"\n", args...)
+		var answer map[string]any
+		if err := answers.Decode(&answer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ask(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	io.WriteString(in, `{"jsonrpc":"2.0","method":"notifications/initialized"}`+"\n")
+	for i, tool := range []string{"get_time", "read_secret", "trace_process"} {
+		ask(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, i, tool)
+	}
+	in.Close()
+	io.Copy(io.Discard, out)
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	var got []string
+	started := false
+	for _, l := range readEvents(t, file) {
+		switch {
+		case l["type"] == "exec":
+			started = started || l["bucket"] == "startup" && len(l["argv"].([]any)) == 2
+		case l["call_id"] != nil && l["type"] != "status":
+			got = append(got, fmt.Sprint(l["call_id"], " ", l["type"]))
+		}
+	}
+	if !started || strings.Join(got, ", ") != "2 file_open, 3 ptrace" {
+		t.Errorf("started %v, and then %q", started, got)
+	}
+}

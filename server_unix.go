@@ -1,0 +1,170 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A server is the MCP server that run has started, in a process group of its own. It
+// begins as a copy of this program that waits to be released, so that it is in scope
+// before its first instruction.
+type server struct {
+	cmd  *exec.Cmd
+	in   *os.File // its standard input
+	out  *os.File // its standard output
+	gate *os.File // it sends a byte when it waits, and a byte releases it
+	err  error    // of waiting
+}
+
+// serverUser is whom the server runs as: nil for the user of this process.
+type serverUser struct {
+	credential *syscall.Credential
+	env        []string // what else the user has in the environment
+}
+
+// invokingUser is who has called sudo.
+func invokingUser(asRoot bool) (*serverUser, error) {
+	id := os.Getenv("SUDO_UID")
+	if asRoot || os.Geteuid() != 0 || id == "" || id == "0" {
+		return nil, nil
+	}
+	fail := func(err error) (*serverUser, error) {
+		return nil, fmt.Errorf("run the server as user %s, who has called sudo: %w; --as-root runs it as root", id, err)
+	}
+	uid, err := strconv.ParseUint(id, 10, 32)
+	if err != nil {
+		return fail(err)
+	}
+	gid, err := strconv.ParseUint(os.Getenv("SUDO_GID"), 10, 32)
+	if err != nil {
+		return fail(err)
+	}
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	u, err := user.LookupId(id)
+	if err != nil {
+		return fail(err)
+	}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return fail(err)
+	}
+	for _, group := range groups {
+		if g, err := strconv.ParseUint(group, 10, 32); err == nil {
+			c.Groups = append(c.Groups, uint32(g))
+		}
+	}
+	return &serverUser{c, []string{"HOME=" + u.HomeDir, "USER=" + u.Username, "LOGNAME=" + u.Username}}, nil
+}
+
+// startServer starts a server that waits to be released.
+func startServer(command []string, as *serverUser, stderr io.Writer) (*server, error) {
+	self := "/proc/self/exe" // which another user may execute wherever it lies
+	if runtime.GOOS != "linux" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			return nil, fmt.Errorf("start the server: %w", err)
+		}
+	}
+	s := &server{cmd: exec.Command(self, append([]string{"run-server", "--"}, command...)...)}
+	s.cmd.Stderr = stderr
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if as != nil {
+		s.cmd.SysProcAttr.Credential = as.credential
+		s.cmd.Env = append(os.Environ(), as.env...)
+	}
+	var theirs []*os.File
+	defer func() {
+		for _, f := range theirs {
+			f.Close()
+		}
+	}()
+	pipe := func() (r, w *os.File, err error) {
+		if r, w, err = os.Pipe(); err != nil {
+			err = fmt.Errorf("start the server: %w", err)
+		}
+		return r, w, err
+	}
+	in, ours, err := pipe()
+	if err != nil {
+		return nil, err
+	}
+	theirs, s.in, s.cmd.Stdin = append(theirs, in), ours, in
+	ours, out, err := pipe()
+	if err != nil {
+		return nil, err
+	}
+	theirs, s.out, s.cmd.Stdout = append(theirs, out), ours, out
+	gate, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+	if err != nil {
+		return nil, fmt.Errorf("start the server: %w", os.NewSyscallError("socketpair", err))
+	}
+	unix.CloseOnExec(gate[0])
+	unix.CloseOnExec(gate[1])
+	s.gate = os.NewFile(uintptr(gate[0]), "gate")
+	theirs = append(theirs, os.NewFile(uintptr(gate[1]), "gate"))
+	s.cmd.ExtraFiles = theirs[2:]
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the server: %w", err)
+	}
+	theirs[2].Close() // or there would be no end to wait for if it dies
+	if n, _ := s.gate.Read(make([]byte, 1)); n == 0 {
+		return nil, errors.New("start the server: it has ended before it began")
+	}
+	return s, nil
+}
+
+func (s *server) pid() int { return s.cmd.Process.Pid }
+
+// release lets the server begin.
+func (s *server) release() error {
+	_, err := s.gate.Write([]byte{1})
+	if err = errors.Join(err, s.gate.Close()); err != nil {
+		return fmt.Errorf("start the server: %w", err)
+	}
+	return nil
+}
+
+// signal passes a signal on to the server and its group.
+func (s *server) signal(sig os.Signal) { unix.Kill(-s.pid(), sig.(syscall.Signal)) }
+
+// wait waits until the server has ended.
+func (s *server) wait() { s.err = s.cmd.Wait() }
+
+// status is what the server has ended with, as a shell has it.
+func (s *server) status() int {
+	status, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return s.cmd.ProcessState.ExitCode()
+}
+
+// runServer is the hidden command run-server: it waits to be released, and becomes the
+// server.
+func runServer(args []string, _ io.Reader, _, _ io.Writer) error {
+	gate := os.NewFile(3, "gate")
+	gate.Write([]byte{1})
+	if n, _ := gate.Read(make([]byte, 1)); n == 0 {
+		return errors.New("run-server: this is for mcpfz-probe run, which has gone")
+	}
+	gate.Close()
+	command := args[1:]
+	path, err := exec.LookPath(command[0])
+	if err != nil && !errors.Is(err, exec.ErrDot) {
+		return commandError{fmt.Errorf("run %s: %w", strings.Join(command, " "), err), 127}
+	}
+	err = syscall.Exec(path, command, os.Environ())
+	return commandError{fmt.Errorf("run %s: %w", strings.Join(command, " "), err), 126}
+}
