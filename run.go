@@ -43,6 +43,7 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	sarif := flags.String("sarif", "", "")
 	learn := flags.String("learn", "", "")
 	asRoot := flags.Bool("as-root", false, "")
+	serialize := flags.Bool("serialize", false, "")
 	ring := byteSize(16 << 20)
 	flags.Var(&ring, "ring-size", "")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -83,7 +84,16 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
+	if b.name() == "ebpf" {
+		if err := dropCapabilities(); err != nil {
+			server.kill()
+			return err
+		}
+	}
 	r := &runner{session: newSession(b, out, 0), server: server, over: make(chan struct{}), calls: map[string][]*runCall{}}
+	if *serialize {
+		r.serializer = newSerializer(r, server.in)
+	}
 	runErr := r.run(pollInput(stdin), stdout)
 	err = errors.Join(runErr, out.close(stderr))
 	if err != nil {
@@ -105,8 +115,11 @@ type runner struct {
 	over    chan struct{} // closed when the session has ended
 	err     error         // of the session, once it has
 
+	serializer *serializer // nil if calls may overlap
+
 	mu      sync.Mutex
 	calls   map[string][]*runCall // by the request's id, oldest first
+	running int                   // calls whose window is open
 	number  int
 	settled bool
 }
@@ -139,7 +152,11 @@ func (r *runner) run(stdin io.Reader, stdout io.Writer) error {
 		return err
 	}
 	go func() {
-		pass(stdin, r.server.in, r.fromClient)
+		if r.serializer != nil {
+			r.serializer.pass(stdin)
+		} else {
+			pass(stdin, r.server.in, r.fromClient)
+		}
 		r.server.in.Close()
 	}()
 	if err := pass(r.server.out, stdout, r.fromServer); err != nil {
@@ -247,6 +264,7 @@ func (r *runner) begin(m *wireMessage, method string) {
 	}
 	key := requestKey(m.id)
 	r.calls[key] = append(r.calls[key], call)
+	r.running++
 	r.mu.Unlock()
 	known := call.request
 	r.control(control{op: controlBegin, callID: call.id, tool: tool, request: &known})
@@ -255,6 +273,19 @@ func (r *runner) begin(m *wireMessage, method string) {
 func (r *runner) end(call *runCall, failed bool) {
 	call.request.over, call.request.latency, call.request.failed = true, time.Since(call.start), failed
 	r.control(control{op: controlEnd, callID: call.id, request: &call.request})
+	r.mu.Lock()
+	r.running--
+	r.mu.Unlock()
+	if r.serializer != nil {
+		r.serializer.ended()
+	}
+}
+
+// busy tells whether a call is running: one whose window is open.
+func (r *runner) busy() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.running > 0
 }
 
 // take returns the oldest call of a request with that id, which is over now; nil if there
@@ -317,6 +348,8 @@ standard error is a table when the server has ended.
   --policy FILE, --workspace DIR, --tmpdir DIR, --allow-exec A,B,
   --allow-host A,B, --fail-on SEVERITY
                          as for evaluate
+  --serialize            hold further calls back until the running one has been
+                         answered, so that each event belongs to one call
   --as-root              under sudo, do not run the server as who has called sudo
   --backend auto|ebpf|fake, --events-file FILE, --ring-size BYTES
                          as for the sidecar, but auto is the default: without

@@ -139,6 +139,12 @@ func (s *server) release() error {
 // signal passes a signal on to the server and its group.
 func (s *server) signal(sig os.Signal) { unix.Kill(-s.pid(), sig.(syscall.Signal)) }
 
+// kill ends a server that waits.
+func (s *server) kill() {
+	s.gate.Close()
+	s.wait()
+}
+
 // wait waits until the server has ended.
 func (s *server) wait() { s.err = s.cmd.Wait() }
 
