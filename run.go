@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -44,6 +45,7 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	learn := flags.String("learn", "", "")
 	asRoot := flags.Bool("as-root", false, "")
 	serialize := flags.Bool("serialize", false, "")
+	httpFlag := flags.String("http", "", "")
 	ring := byteSize(16 << 20)
 	flags.Var(&ring, "ring-size", "")
 	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -54,6 +56,22 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	}
 	if flags.NArg() == 0 {
 		return usageError{errors.New("run: want a command, as in mcpfz-probe run -- npx server")}
+	}
+	var listener net.Listener
+	var upstream string
+	if *httpFlag != "" {
+		listen, to, err := parseHTTP(*httpFlag)
+		if err != nil {
+			return err
+		}
+		if *serialize {
+			return usageError{errors.New("--serialize is for stdio, not for --http")}
+		}
+		if listener, err = net.Listen("tcp", listen); err != nil {
+			return usageError{err}
+		}
+		defer listener.Close()
+		upstream = to
 	}
 	p, err := policyFlags.policy()
 	if err != nil {
@@ -94,7 +112,15 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	if *serialize {
 		r.serializer = newSerializer(r, server.in)
 	}
-	runErr := r.run(pollInput(stdin), stdout)
+	var runErr error
+	if listener != nil {
+		// What such a server writes is for people.
+		go io.Copy(stderr, server.out)
+		server.in.Close()
+		runErr = r.run(func() error { return r.serveHTTP(listener, upstream) })
+	} else {
+		runErr = r.run(func() error { return r.serveStdio(pollInput(stdin), stdout) })
+	}
 	err = errors.Join(runErr, out.close(stderr))
 	if err != nil {
 		return err
@@ -118,7 +144,7 @@ type runner struct {
 	serializer *serializer // nil if calls may overlap
 
 	mu      sync.Mutex
-	calls   map[string][]*runCall // by the request's id, oldest first
+	calls   map[string][]*runCall // by session and the request's id, oldest first
 	running int                   // calls whose window is open
 	number  int
 	settled bool
@@ -131,9 +157,10 @@ type runCall struct {
 	start   time.Time
 }
 
-// run serves the client until the server has ended. Its error is one of recording; what
-// the server and the client say to each other does not depend on it.
-func (r *runner) run(stdin io.Reader, stdout io.Writer) error {
+// run sets the scope, releases the server and serves its client until the server has
+// ended. Its error is one of recording, or of serving; what the server and the client say
+// to each other does not depend on recording.
+func (r *runner) run(serve func() error) error {
 	go func() {
 		r.err = r.session.run()
 		close(r.over)
@@ -151,6 +178,16 @@ func (r *runner) run(stdin io.Reader, stdout io.Writer) error {
 	if err := r.server.release(); err != nil {
 		return err
 	}
+	err := serve()
+	r.endCalls("the server has ended")
+	close(r.session.eof)
+	r.control(control{op: controlShutdown})
+	<-r.over
+	return errors.Join(err, r.err)
+}
+
+// serveStdio passes on what client and server say, until the server has ended.
+func (r *runner) serveStdio(stdin io.Reader, stdout io.Writer) error {
 	go func() {
 		if r.serializer != nil {
 			r.serializer.pass(stdin)
@@ -163,11 +200,7 @@ func (r *runner) run(stdin io.Reader, stdout io.Writer) error {
 		r.server.out.Close() // the client has gone: whatever else is said finds nobody
 	}
 	r.server.wait()
-	r.endCalls("the server has ended")
-	close(r.session.eof)
-	r.control(control{op: controlShutdown})
-	<-r.over
-	return r.err
+	return nil
 }
 
 // control makes a mark and waits until it has been read, or the session is over.
@@ -186,7 +219,7 @@ func (r *runner) control(ctl control) {
 
 // pass passes everything on from one side to the other. The end of a line waits until
 // see has been told of the messages on it: no message can be acted on before its end.
-func pass(from io.Reader, to io.Writer, see func([]wireMessage)) error {
+func pass(from io.Reader, to io.Writer, see func(session string, messages []wireMessage)) error {
 	var w wireScanner
 	buf := make([]byte, 64<<10)
 	for {
@@ -194,7 +227,7 @@ func pass(from io.Reader, to io.Writer, see func([]wireMessage)) error {
 		for data := buf[:n]; len(data) > 0; {
 			end, done := w.feed(data)
 			if done && len(w.messages) > 0 {
-				see(w.messages)
+				see("", w.messages)
 			}
 			if _, err := to.Write(data[:end]); err != nil {
 				return err
@@ -207,8 +240,9 @@ func pass(from io.Reader, to io.Writer, see func([]wireMessage)) error {
 	}
 }
 
-// fromClient opens a window for each call, before the server can know of it.
-func (r *runner) fromClient(messages []wireMessage) {
+// fromClient opens a window for each call, before the server can know of it. Ids of
+// requests are those of a session; on stdio there is one, without a name.
+func (r *runner) fromClient(session string, messages []wireMessage) {
 	for i := range messages {
 		m := &messages[i]
 		method := string(m.method)
@@ -216,22 +250,22 @@ func (r *runner) fromClient(messages []wireMessage) {
 		case method == `"notifications/initialized"`:
 			r.settle()
 		case method == `"notifications/cancelled"` && m.requestID != nil:
-			if call := r.take(m.requestID); call != nil {
+			if call := r.take(session, m.requestID); call != nil {
 				call.request.why = "cancelled by the client"
 				r.end(call, true)
 			}
 		case callMethods[method] != nil && m.id != nil:
 			r.settle() // at the latest
-			r.begin(m, method)
+			r.begin(session, m, method)
 		}
 	}
 }
 
 // fromServer closes the window of each call that is answered, before the client can know.
-func (r *runner) fromServer(messages []wireMessage) {
+func (r *runner) fromServer(session string, messages []wireMessage) {
 	for i := range messages {
 		if m := &messages[i]; m.answered() {
-			if call := r.take(m.id); call != nil {
+			if call := r.take(session, m.id); call != nil {
 				r.end(call, m.failed())
 			}
 		}
@@ -248,7 +282,7 @@ func (r *runner) settle() {
 	}
 }
 
-func (r *runner) begin(m *wireMessage, method string) {
+func (r *runner) begin(session string, m *wireMessage, method string) {
 	tool := ""
 	if name := callMethods[method](m); name != nil {
 		if text, ok := jsonText(name); ok {
@@ -262,7 +296,7 @@ func (r *runner) begin(m *wireMessage, method string) {
 		request: request{method: method, id: string(m.id)},
 		start:   time.Now(),
 	}
-	key := requestKey(m.id)
+	key := session + " " + requestKey(m.id)
 	r.calls[key] = append(r.calls[key], call)
 	r.running++
 	r.mu.Unlock()
@@ -290,10 +324,10 @@ func (r *runner) busy() bool {
 
 // take returns the oldest call of a request with that id, which is over now; nil if there
 // is none.
-func (r *runner) take(id []byte) *runCall {
+func (r *runner) take(session string, id []byte) *runCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := requestKey(id)
+	key := session + " " + requestKey(id)
 	calls := r.calls[key]
 	if len(calls) == 0 {
 		return nil
@@ -336,10 +370,13 @@ const runUsage = `mcpfz-probe run stands between an MCP client and a server, and
 
 Usage:
   mcpfz-probe run [flags] -- COMMAND [ARGS…]
+  mcpfz-probe run --http LISTEN=UPSTREAM [flags] -- COMMAND [ARGS…]
 
 It starts COMMAND, an MCP server on standard input and output, and passes every
 byte on as it is: put it in front of the command in a client's configuration. On
-standard error is a table when the server has ended.
+standard error is a table when the server has ended. With --http, COMMAND is a
+server that listens on UPSTREAM for HTTP, and clients go to LISTEN: both are
+address:port, or a port of loopback.
 
   --events FILE          event lines, as the sidecar writes them
   --findings FILE        what the policy does not allow, a line each

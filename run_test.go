@@ -123,7 +123,7 @@ func newRunTest(t *testing.T) *runTest {
 	return rt
 }
 
-func (rt *runTest) feed(lines string, see func([]wireMessage)) {
+func (rt *runTest) feed(lines string, see func(string, []wireMessage)) {
 	rt.t.Helper()
 	if err := pass(strings.NewReader(lines), io.Discard, see); err != nil {
 		rt.t.Fatal(err)

@@ -91,7 +91,7 @@ func (s *serializer) line(text []byte, messages []wireMessage) {
 	if dropped {
 		return // the server has not heard of the call
 	}
-	s.r.fromClient(messages)
+	s.r.fromClient("", messages)
 	s.write(text)
 }
 
@@ -125,7 +125,7 @@ func (s *serializer) release() {
 		s.held, s.size = s.held[1:], s.size-len(next.text)
 		s.mu.Unlock()
 		s.changed.Broadcast()
-		s.r.fromClient(next.messages)
+		s.r.fromClient("", next.messages)
 		if !s.write(next.text) {
 			return // the server has gone, and the runner sees it
 		}

@@ -21,6 +21,7 @@ func startServer([]string, *serverUser, io.Writer) (*server, error) { return nil
 func (s *server) pid() int         { return 0 }
 func (s *server) release() error   { return errNoServer }
 func (s *server) signal(os.Signal) {}
+func (s *server) end()             {}
 func (s *server) kill()            {}
 func (s *server) wait()            {}
 func (s *server) status() int      { return 0 }

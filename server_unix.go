@@ -139,6 +139,9 @@ func (s *server) release() error {
 // signal passes a signal on to the server and its group.
 func (s *server) signal(sig os.Signal) { unix.Kill(-s.pid(), sig.(syscall.Signal)) }
 
+// end asks the server to end.
+func (s *server) end() { s.signal(unix.SIGTERM) }
+
 // kill ends a server that waits.
 func (s *server) kill() {
 	s.gate.Close()

@@ -5,18 +5,24 @@ Usage: check_run.py PROBE NODE_MODULES
 Each server is driven by the official Python client, once by itself and once behind
 `run`, and has to answer the same. Behind `run`, each call has to have its own window,
 with what the server did for it. A transcript is then sent line by line, and every
-byte that comes back has to be the same.
+byte that comes back has to be the same. One server is driven over HTTP, too.
 """
 
 import json
+import os
 import re
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import anyio
 from mcp import ClientSession, StdioServerParameters, stdio_client
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
 
 TIMEOUT = 60  # seconds for a session
 
@@ -54,22 +60,32 @@ def servers(modules):
     ]
 
 
-async def session(command, calls):
+async def session(transport, calls):
     """Returns what the server tells a client, as text."""
     told = []
-    parameters = StdioServerParameters(command=command[0], args=command[1:])
-    with open("/dev/null", "w", encoding="utf-8") as log:
-        async with stdio_client(parameters, errlog=log) as (read, write):
-            async with ClientSession(read, write) as client:
-                told.append(await client.initialize())
-                told.append(await client.list_tools())
-                for tool, arguments, _, _ in calls:
-                    try:
-                        told.append(await client.call_tool(tool, arguments))
-                    except Exception as error:  # the same one is wanted again
-                        told.append(repr(error))
-                await client.send_ping()
+    async with transport as streams:
+        async with ClientSession(streams[0], streams[1]) as client:
+            told.append(await client.initialize())
+            told.append(await client.list_tools())
+            for tool, arguments, _, _ in calls:
+                try:
+                    told.append(await client.call_tool(tool, arguments))
+                except Exception as error:  # the same one is wanted again
+                    told.append(repr(error))
+            await client.send_ping()
     return [t if isinstance(t, str) else t.model_dump_json() for t in told]
+
+
+def limited_session(transport, calls):
+    async def limited():
+        with anyio.fail_after(TIMEOUT):
+            return await session(transport, calls)
+
+    return anyio.run(limited)
+
+
+def stdio(command, log):
+    return stdio_client(StdioServerParameters(command=command[0], args=command[1:]), errlog=log)
 
 
 def check_events(name, file, calls):
@@ -122,6 +138,51 @@ def transcript(command, calls):
     return back, process.wait(timeout=TIMEOUT)
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def wait_listening(port):
+    end = time.monotonic() + TIMEOUT
+    while True:
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        if time.monotonic() > end:
+            sys.exit(f"nobody listens on port {port}")
+        time.sleep(0.05)
+
+
+def over_http(probe, modules, kind, client, path):
+    """Drives the server by itself, and then through the proxy."""
+    calls = [("echo", {"message": "x" * 100_000}, None, None), ("get-sum", {"a": 1, "b": 2}, None, None)]
+    server = ["node", str(modules / "@modelcontextprotocol/server-everything/dist/index.js"), kind]
+    upstream, listen = free_port(), free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        events = Path(folder) / "events"
+        run = [probe, "run", "--http", f"{listen}={upstream}", "--backend", "ebpf", "--events", str(events), "--"]
+        process = subprocess.Popen(
+            run + server,
+            env=os.environ | {"PORT": str(upstream)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            # Through the proxy first: it waits until the server listens.
+            wait_listening(listen)
+            told = [limited_session(client(f"http://127.0.0.1:{port}{path}"), calls) for port in (listen, upstream)]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(timeout=TIMEOUT)
+        if told[0] != told[1]:
+            sys.exit(f"over {kind}, by itself: {told[1]}\nbehind run: {told[0]}"[:4000])
+        print(f"everything over {kind}: the same")
+        return check_events(kind, events, calls)
+
+
 def main():
     probe, modules = sys.argv[1], Path(sys.argv[2])
     total = 0
@@ -133,11 +194,8 @@ def main():
                 full, calls = command(folder), make_calls(folder)
                 run = [probe, "run", "--backend", "ebpf", "--events", str(events), "--"]
 
-                async def limited():
-                    with anyio.fail_after(TIMEOUT):
-                        return await session(run + full if behind else full, calls)
-
-                told = anyio.run(limited)
+                with open(os.devnull, "w", encoding="utf-8") as log:
+                    told = limited_session(stdio(run + full if behind else full, log), calls)
                 if behind:
                     total += check_events(name, events, calls)
                 for path in folder.iterdir():
@@ -152,6 +210,8 @@ def main():
                     print(f"by itself: {str(a)[:2000]}\nbehind run: {str(b)[:2000]}")
             sys.exit(f"{name} behaves otherwise behind run")
         print(f"{name}: the same to the byte, {len(answers[0][1])} bytes")
+    total += over_http(probe, modules, "streamableHttp", streamable_http_client, "/mcp")
+    total += over_http(probe, modules, "sse", sse_client, "/sse")
     print(f"{total} calls in their windows")
 
 

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// MCP over HTTP: run as a reverse proxy in front of a server that listens itself. A
+// message is a request's body, or that of an answer, or an event of a stream; bodies pass
+// through as they come, but for their last byte, which waits for the marks.
+
+// startTimeout is how long the server may take until it listens.
+const startTimeout = 30 * time.Second
+
+// parseHTTP takes LISTEN=UPSTREAM apart. A port alone is one of loopback.
+func parseHTTP(flag string) (listen, upstream string, err error) {
+	listen, upstream, ok := strings.Cut(flag, "=")
+	if !ok {
+		return "", "", usageError{fmt.Errorf("--http %q: want LISTEN=UPSTREAM, as 8080=3000", flag)}
+	}
+	for _, address := range []*string{&listen, &upstream} {
+		if !strings.Contains(*address, ":") {
+			*address = "127.0.0.1:" + *address
+		}
+		host, port, err := net.SplitHostPort(*address)
+		if err != nil || port == "" {
+			return "", "", usageError{fmt.Errorf("--http %q: %q is no address", flag, *address)}
+		}
+		if host == "" {
+			*address = "127.0.0.1:" + port
+		}
+	}
+	return listen, upstream, nil
+}
+
+// serveHTTP serves on l until the server has ended.
+func (r *runner) serveHTTP(l net.Listener, upstream string) error {
+	proxy := &http.Server{Handler: r.reverseProxy(upstream), ReadHeaderTimeout: time.Minute}
+	failed := make(chan error, 1)
+	go func() { failed <- proxy.Serve(l) }()
+	ended := make(chan struct{})
+	go func() {
+		r.server.wait()
+		close(ended)
+	}()
+	var err error
+	select {
+	case <-ended:
+	case err = <-failed:
+		r.server.end()
+		<-ended
+	}
+	proxy.Close()
+	return err
+}
+
+// reverseProxy passes requests on to upstream.
+func (r *runner) reverseProxy(upstream string) http.Handler {
+	transport := &http.Transport{
+		DialContext:        dialOnceItListens,
+		DisableCompression: true, // a message has to be read
+		MaxIdleConns:       100,
+		IdleConnTimeout:    time.Minute,
+	}
+	return &httputil.ReverseProxy{
+		Transport:     transport,
+		FlushInterval: -1, // events go on at once
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(&url.URL{Scheme: "http", Host: upstream})
+			p.Out.Header.Del("Accept-Encoding")
+			if p.Out.Body != nil && p.Out.Body != http.NoBody && p.Out.Method == http.MethodPost {
+				body := &heldBody{body: p.Out.Body}
+				session := sessionOf(p.In)
+				body.see = func(messages []wireMessage) { r.fromClient(session, messages) }
+				p.Out.Body = body
+			}
+		},
+		ModifyResponse: func(response *http.Response) error {
+			session := sessionOf(response.Request)
+			switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
+			case "application/json":
+				response.Body = &heldBody{body: response.Body, see: func(messages []wireMessage) { r.fromServer(session, messages) }}
+			case "text/event-stream":
+				response.Body = &eventStream{body: response.Body, session: session, see: r.fromServer}
+			}
+			return nil
+		},
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			if !errors.Is(err, context.Canceled) {
+				http.Error(w, "mcpfz-probe: the server does not answer: "+err.Error(), http.StatusBadGateway)
+			}
+		},
+	}
+}
+
+// sessionOf names the session of a request: ids of requests are its own.
+func sessionOf(r *http.Request) string {
+	if id := r.Header.Get("Mcp-Session-Id"); id != "" {
+		return id
+	}
+	return sessionOfURL(r.URL)
+}
+
+// sessionOfURL is for HTTP+SSE, as it was before 2025-03-26: both SDKs have it there.
+func sessionOfURL(u *url.URL) string {
+	query := u.Query()
+	if id := query.Get("sessionId"); id != "" {
+		return id
+	}
+	return query.Get("session_id")
+}
+
+// dialOnceItListens dials until somebody listens.
+func dialOnceItListens(ctx context.Context, network, address string) (net.Conn, error) {
+	end := time.Now().Add(startTimeout)
+	for {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, network, address)
+		if err == nil || time.Now().After(end) || ctx.Err() != nil {
+			return conn, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// A heldBody is a body with messages, whose last byte waits until see has been told of
+// them.
+type heldBody struct {
+	body io.ReadCloser
+	see  func([]wireMessage)
+	wire wireScanner
+	last []byte // held back, at most one byte
+	err  error  // of the body, once there is nothing more
+}
+
+func (h *heldBody) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		if h.err != nil {
+			n := copy(p, h.last)
+			h.last = h.last[n:]
+			if n > 0 {
+				return n, nil
+			}
+			return 0, h.err
+		}
+		held := copy(p, h.last)
+		if held == len(p) {
+			// There is no room to see whether more comes.
+			var one [1]byte
+			n, err := h.body.Read(one[:])
+			if n > 0 {
+				h.feed(one[:])
+				h.last = append(h.last[:0], one[0])
+			}
+			h.finish(err)
+			if n > 0 {
+				return held, nil
+			}
+			continue
+		}
+		n, err := h.body.Read(p[held:])
+		h.feed(p[held : held+n])
+		if n += held; n > 0 {
+			h.last = append(h.last[:0], p[n-1])
+			n--
+		}
+		h.finish(err)
+		if n > 0 {
+			return n, nil
+		}
+	}
+}
+
+// feed reads a part of the body. A line's end is a space for JSON.
+func (h *heldBody) feed(part []byte) {
+	for line := range bytes.Lines(part) {
+		if rest, ok := bytes.CutSuffix(line, []byte("\n")); ok {
+			h.wire.feed(rest)
+			h.wire.feed([]byte(" "))
+		} else {
+			h.wire.feed(line)
+		}
+	}
+}
+
+func (h *heldBody) finish(err error) {
+	if err == nil {
+		return
+	}
+	h.err = err
+	if h.wire.feed([]byte("\n")); err == io.EOF && len(h.wire.messages) > 0 {
+		h.see(h.wire.messages)
+	}
+}
+
+func (h *heldBody) Close() error { return h.body.Close() }
+
+// An eventStream is a stream of server-sent events (HTML, section 9.2). The end of an
+// event waits until see has been told of the message in it.
+type eventStream struct {
+	body    io.ReadCloser
+	session string
+	see     func(session string, messages []wireMessage)
+	wire    wireScanner
+
+	field    []byte // of the current line, up to the colon
+	inValue  bool   // after the colon
+	space    bool   // the first character of the value may be a space, which is none of it
+	empty    bool   // the line has nothing yet
+	begun    bool   // there has been a byte
+	cr       bool   // the last byte was a carriage return
+	data     bool   // the event has had data
+	event    []byte // its type
+	endpoint []byte // its data, if it is of type "endpoint"
+}
+
+const maxEventField = 32
+
+func (s *eventStream) Read(p []byte) (int, error) {
+	n, err := s.body.Read(p)
+	for i := 0; i < n; {
+		i += s.scan(p[i:n])
+	}
+	return n, err
+}
+
+func (s *eventStream) Close() error { return s.body.Close() }
+
+// scan reads some of data and returns how much. When that is the end of an event, its
+// message has been told of: what is read goes on only afterwards.
+func (s *eventStream) scan(data []byte) int {
+	if !s.begun {
+		s.begun, s.empty = true, true
+	}
+	c := data[0]
+	if c == '\n' && s.cr {
+		s.cr = false
+		return 1 // it belongs to the carriage return
+	}
+	s.cr = c == '\r'
+	switch {
+	case c == '\n' || c == '\r':
+		s.endLine()
+		return 1
+	case s.inValue:
+		if s.space && c == ' ' {
+			s.space = false
+			return 1
+		}
+		s.space = false
+		n := len(data)
+		if end := bytes.IndexAny(data, "\r\n"); end >= 0 {
+			n = end
+		}
+		switch string(s.field) {
+		case "data":
+			s.wire.feed(data[:n])
+			if len(s.endpoint)+n <= maxWireText {
+				s.endpoint = append(s.endpoint, data[:n]...)
+			}
+		case "event":
+			if len(s.event)+n <= maxEventField {
+				s.event = append(s.event, data[:n]...)
+			}
+		}
+		return n
+	case c == ':':
+		s.inValue, s.space, s.empty = true, true, false
+		switch string(s.field) {
+		case "data":
+			if s.data {
+				s.wire.feed([]byte(" ")) // for the end of the line between
+			}
+			s.data = true
+		case "event":
+			s.event = s.event[:0]
+		}
+	default:
+		s.empty = false
+		if len(s.field) <= maxEventField {
+			s.field = append(s.field, c)
+		}
+	}
+	return 1
+}
+
+func (s *eventStream) endLine() {
+	if !s.empty {
+		s.field, s.inValue, s.empty = s.field[:0], false, true
+		return
+	}
+	if s.data {
+		if s.wire.feed([]byte("\n")); len(s.wire.messages) > 0 {
+			s.see(s.session, s.wire.messages)
+		}
+		if string(s.event) == "endpoint" && s.session == "" {
+			if u, err := url.Parse(string(s.endpoint)); err == nil {
+				s.session = sessionOfURL(u)
+			}
+		}
+	}
+	s.data, s.event, s.endpoint = false, s.event[:0], s.endpoint[:0]
+}

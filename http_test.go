@@ -1,0 +1,186 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// pieces reads in pieces of random size.
+type pieces struct {
+	r      io.Reader
+	random *rand.Rand
+}
+
+func (p pieces) Read(b []byte) (int, error) { return p.r.Read(b[:min(len(b), 1+p.random.IntN(8))]) }
+
+func TestHeldBody(t *testing.T) {
+	random := rand.New(rand.NewPCG(7, 8))
+	for i := range 2000 {
+		body := strings.Repeat("x", random.IntN(30))
+		if i%2 == 0 {
+			body = "{\"id\":1,\n\"method\":\"tools/call\",\r\n\"params\":{\"name\":\"" + body + "\"}}" + "\n"[:random.IntN(2)]
+		}
+		var got []byte
+		seen := -1
+		h := &heldBody{body: io.NopCloser(pieces{strings.NewReader(body), random}), see: func(m []wireMessage) {
+			if len(m) != 1 || string(m[0].method) != `"tools/call"` {
+				t.Fatalf("messages %v of %q", m, body)
+			}
+			seen = len(got)
+		}}
+		out := pieces{h, random}
+		buf := make([]byte, 16)
+		for {
+			n, err := out.Read(buf)
+			got = append(got, buf[:n]...)
+			if err == io.EOF {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if string(got) != body {
+			t.Fatalf("got %q of %q", got, body)
+		}
+		if i%2 == 0 && (seen < 0 || seen >= len(body)) {
+			t.Fatalf("told of the message with %d bytes of %d passed on", seen, len(body))
+		}
+	}
+	// Of a body that breaks off there is no message.
+	h := &heldBody{body: io.NopCloser(io.MultiReader(strings.NewReader(`{"id":1,"result":{}}`), iotest.ErrReader(errors.New("broken")))), see: func([]wireMessage) {
+		t.Error("told of a message that may not be whole")
+	}}
+	if got, err := io.ReadAll(h); string(got) != `{"id":1,"result":{}}` || err == nil || err.Error() != "broken" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+func TestEventStream(t *testing.T) {
+	const stream = ": a comment\n\nevent: message\nid: 7\ndata: {\"id\":1,\ndata:\"result\":{}}\n\n" +
+		"data\n\nevent: endpoint\ndata: /messages?sessionId=abc\n\n" +
+		"retry: 10\ndata: {\"id\":2,\"error\":{}}\n\ndata:{\"id\":3,\"result\":{}}\nno end"
+	for _, end := range []string{"\n", "\r\n", "\r"} {
+		text := strings.ReplaceAll(stream, "\n", end)
+		random := rand.New(rand.NewPCG(9, 10))
+		for range 200 {
+			var told []string
+			s := &eventStream{body: io.NopCloser(pieces{strings.NewReader(text), random}), see: func(session string, m []wireMessage) {
+				told = append(told, fmt.Sprint(session, m))
+			}}
+			got, err := io.ReadAll(s)
+			if err != nil || string(got) != text {
+				t.Fatalf("got %q, %v", got, err)
+			}
+			if want := "[[id=1 result] abc[id=2 error]]"; fmt.Sprint(told) != want {
+				t.Fatalf("with ends of lines as %q: told of %v, want %s", end, told, want)
+			}
+		}
+	}
+}
+
+// TestRunHTTP drives a server through the proxy. The window of a call has to be open when
+// the server has the whole request, and closed when the client has the whole answer.
+func TestRunHTTP(t *testing.T) {
+	rt := newRunTest(t)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		if call := bytes.Contains(body, []byte("tools/call")); call != rt.r.busy() {
+			t.Errorf("a call is running: %v, when the server has %.100s", rt.r.busy(), body)
+		}
+		w.Header().Set("Mcp-Session-Id", req.Header.Get("Mcp-Session-Id"))
+		switch {
+		case req.Method == http.MethodDelete:
+			w.WriteHeader(http.StatusNoContent)
+		case req.Header.Get("Accept") == "text/event-stream":
+			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+			io.WriteString(w, "data: {\"method\":\"notifications/progress\"}\n\n")
+			w.(http.Flusher).Flush()
+			fmt.Fprintf(w, "id: %s\ndata: {\"id\":1,\"result\":{}}\n\n", req.Header.Get("Last-Event-ID"))
+		case !bytes.Contains(body, []byte(`"id"`)):
+			w.WriteHeader(http.StatusAccepted)
+		default:
+			w.Header().Set("Content-Type", "application/json")
+			fmt.Fprintf(w, `{"id":1,"result":{"isError":true,"length":%d}}`, len(body))
+		}
+	}))
+	defer upstream.Close()
+	proxy := httptest.NewServer(rt.r.reverseProxy(strings.TrimPrefix(upstream.URL, "http://")))
+	defer proxy.Close()
+	ask := func(method, accept, body, want string) {
+		t.Helper()
+		req, err := http.NewRequest(method, proxy.URL+"/mcp", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", accept)
+		req.Header.Set("Mcp-Session-Id", "s")
+		req.Header.Set("Last-Event-ID", "e")
+		answer, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		got, err := io.ReadAll(answer.Body)
+		if err != nil || string(got) != want || answer.Header.Get("Mcp-Session-Id") != "s" {
+			t.Errorf("got %q, %v, %v; want %q", got, err, answer.Header, want)
+		}
+		if rt.r.busy() {
+			t.Error("the call is still running when the client has the answer")
+		}
+	}
+	const call = `{"id":1,"method":"tools/call","params":{"name":"read"}}`
+	ask("POST", "application/json", `{"method":"notifications/initialized"}`, "")
+	ask("POST", "application/json", call, `{"id":1,"result":{"isError":true,"length":55}}`)
+	ask("POST", "text/event-stream", call, "data: {\"method\":\"notifications/progress\"}\n\nid: e\ndata: {\"id\":1,\"result\":{}}\n\n")
+	ask("GET", "text/event-stream", "", "data: {\"method\":\"notifications/progress\"}\n\nid: e\ndata: {\"id\":1,\"result\":{}}\n\n")
+	ask("DELETE", "", "", "")
+	large := `{"id":1,"method":"tools/call","params":{"name":"large","x":"` + strings.Repeat("x", 3<<20) + `"}}`
+	ask("POST", "application/json", large, fmt.Sprintf(`{"id":1,"result":{"isError":true,"length":%d}}`, len(large)))
+	want := "initialized\n+1 read tools/call 1\n-1 failed\n+2 read tools/call 1\n-2\n+3 large tools/call 1\n-3 failed"
+	if got := rt.statuses(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestRunHTTPSessions checks that equal ids of two sessions are two calls.
+func TestRunHTTPSessions(t *testing.T) {
+	rt := newRunTest(t)
+	call, answer := []wireMessage{{id: []byte("1"), method: []byte(`"tools/call"`)}}, []wireMessage{{id: []byte("1"), hasResult: true}}
+	rt.r.fromClient("a", call)
+	rt.r.fromClient("b", call)
+	rt.r.fromServer("b", answer)
+	rt.r.fromServer("c", answer)
+	rt.r.fromServer("a", answer)
+	if got := rt.statuses(); got != "initialized\n+1 <nil> tools/call 1\n+2 <nil> tools/call 1\n-2\n-1" {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+func TestParseHTTP(t *testing.T) {
+	for flag, want := range map[string]string{
+		"8080=3000":             "127.0.0.1:8080 127.0.0.1:3000",
+		":8080=localhost:3000":  "127.0.0.1:8080 localhost:3000",
+		"0.0.0.0:80=[::1]:3000": "0.0.0.0:80 [::1]:3000",
+		"8080":                  "error",
+		"8080=a:b:c":            "error",
+		"127.0.0.1:=3000":       "error",
+	} {
+		listen, upstream, err := parseHTTP(flag)
+		if got := listen + " " + upstream; (err != nil) != (want == "error") || err == nil && got != want {
+			t.Errorf("%s: %s, %v", flag, got, err)
+		}
+	}
+}
