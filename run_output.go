@@ -103,19 +103,28 @@ func (ws findingWriters) finish() error {
 	return errs
 }
 
-// Write takes whole lines and parts of them. It never fails: what goes wrong is told at
-// the end, since the session is to go on.
+// Write takes whole lines and parts of them, and leaves nothing that is to be written for
+// later: this process may be killed at any time. It never fails: what goes wrong is told
+// at the end, since the session is to go on.
 func (o *runOutput) Write(p []byte) (int, error) {
-	if o.events != nil {
-		if _, err := o.events.Write(p); err != nil && o.err == nil {
+	o.take(p)
+	for _, w := range o.writers {
+		if err := w.Flush(); err != nil && o.err == nil {
 			o.err = err
 		}
+	}
+	return len(p), nil
+}
+
+func (o *runOutput) take(p []byte) {
+	if o.events != nil {
+		o.events.Write(p) // an error comes again when it is flushed
 	}
 	for rest := p; ; {
 		end := bytes.IndexByte(rest, '\n')
 		if end < 0 {
 			o.line = append(o.line, rest...)
-			return len(p), nil
+			return
 		}
 		line := rest[:end]
 		if len(o.line) > 0 {

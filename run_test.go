@@ -346,6 +346,54 @@ func TestRunSignal(t *testing.T) {
 	}
 }
 
+// TestRunKilled checks that what was gathered is there when run is killed, and that the
+// server ends with it.
+func TestRunKilled(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "events")
+	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--", "sh", "-c", "echo $$; read x; echo '{\"id\":1,\"result\":{}}'; exec sleep 100")
+	cmd.Stderr = io.Discard
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out := bufio.NewReader(stdout)
+	line, err := out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(in, `{"id":1,"method":"tools/call","params":{"name":"x"}}`+"\n")
+	if _, err := out.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	messages := ""
+	for _, l := range readEvents(t, file) {
+		messages += l.str("message") + " "
+	}
+	if messages != "ready scope initialized begin end " {
+		t.Errorf("the file has %q", messages)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); unix.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			unix.Kill(pid, unix.SIGKILL)
+			t.Fatal("the server goes on")
+		}
+	}
+}
+
 // TestRunInvokingUser checks whom the server runs as under sudo.
 func TestRunInvokingUser(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -68,7 +68,8 @@ func invokingUser(asRoot bool) (*serverUser, error) {
 	return &serverUser{c, []string{"HOME=" + u.HomeDir, "USER=" + u.Username, "LOGNAME=" + u.Username}}, nil
 }
 
-// startServer starts a server that waits to be released.
+// startServer starts a server that waits to be released. It ends with the thread that it
+// is started by, if nothing else ends it; see dieWithParent.
 func startServer(command []string, as *serverUser, stderr io.Writer) (*server, error) {
 	self := "/proc/self/exe" // which another user may execute wherever it lies
 	if runtime.GOOS != "linux" {
@@ -115,6 +116,7 @@ func startServer(command []string, as *serverUser, stderr io.Writer) (*server, e
 	s.gate = os.NewFile(uintptr(gate[0]), "gate")
 	theirs = append(theirs, os.NewFile(uintptr(gate[1]), "gate"))
 	s.cmd.ExtraFiles = theirs[2:]
+	runtime.LockOSThread() // to the end of this process
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start the server: %w", err)
 	}
@@ -169,6 +171,7 @@ func runServer(args []string, _ io.Reader, _, _ io.Writer) error {
 		return errors.New("run-server: this is for mcpfz-probe run, which has gone")
 	}
 	gate.Close()
+	dieWithParent()
 	command := args[1:]
 	path, err := exec.LookPath(command[0])
 	if err != nil && !errors.Is(err, exec.ErrDot) {

@@ -374,6 +374,9 @@ func (s *session) apply(r *record) error {
 		s.attr.close(m.closes)
 	}
 	if m.done != nil {
+		if err := s.flush(); err != nil {
+			return err
+		}
 		close(m.done)
 	}
 	return nil
