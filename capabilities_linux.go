@@ -15,9 +15,10 @@ import (
 const bpfByDescriptor = 5<<16 | 19<<8
 
 // dropCapabilities gives up, in all threads, what is not needed when everything is
-// attached. CAP_KILL is: the server may belong to another user.
+// attached. CAP_KILL is: the server may belong to another user. And so is
+// CAP_DAC_READ_SEARCH, to see where paths lead in folders of others.
 func dropCapabilities() error {
-	keep := []uint{unix.CAP_KILL}
+	keep := []uint{unix.CAP_KILL, unix.CAP_DAC_READ_SEARCH}
 	if version, err := features.LinuxVersionCode(); err != nil || version < bpfByDescriptor {
 		keep = append(keep, unix.CAP_BPF, unix.CAP_PERFMON)
 	}

@@ -143,7 +143,11 @@ func evaluateCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error 
 		return fmt.Errorf("write findings: %w", err)
 	}
 	if ev.learned != nil {
-		if err := ev.learned.writeFile(*learn); err != nil {
+		f, err := os.Create(*learn)
+		if err == nil {
+			err = errors.Join(ev.learned.encode(f), f.Close())
+		}
+		if err != nil {
 			return errors.Join(readErr, err)
 		}
 	}

@@ -117,7 +117,7 @@ func TestEvaluateText(t *testing.T) {
 	want := `high      runtime.exec            run\x1b[2J            process executed /bin/sh
 critical  runtime.sensitive_read  run\x1b[2J            sensitive file opened: /home/u/.ssh/id\x1b[31m (failed: EACCES)
 medium    runtime.net_connect     after run\x1b[2J      network connection to 127.66.0.9:443
-high      runtime.after_call      after run\x1b[2J      outside of the call that it comes from: network connection to 127.66.0.9:443
+high      runtime.after_call      after run\x1b[2J      connect outside of the call that it comes from
 4 findings: 1 critical, 2 high, 1 medium
 `
 	if code != 0 || out != want {
@@ -197,6 +197,7 @@ func TestLearnedPolicy(t *testing.T) {
 		}
 		session = append(session,
 			`{"type":"dns","name":"a?b.example"}`, `{"type":"connect","dst":"[::1]:53","host":"a*b"}`, `{"type":"setuid","id":0,"origin_call_id":"x"}`,
+			`{"type":"exec","argv":["/bin/x"],"fileless":true,"exe":"memfd","origin_call_id":"1"}`,
 			`{"type":"mknod","path":"/dev/x"}`, `{"type":"file_open","path":"/proc/77/mem","flags":"O_RDWR"}`)
 		learned, err := newLearnedPolicy(p)
 		if err != nil {

@@ -139,8 +139,9 @@ type heldBody struct {
 	body io.ReadCloser
 	see  func([]wireMessage)
 	wire wireScanner
-	last []byte // held back, at most one byte
-	err  error  // of the body, once there is nothing more
+	told []wireMessage // of messages that are whole
+	last []byte        // held back, at most one byte
+	err  error         // of the body, once there is nothing more
 }
 
 func (h *heldBody) Read(p []byte) (int, error) {
@@ -187,13 +188,24 @@ func (h *heldBody) Read(p []byte) (int, error) {
 // feed reads a part of the body. A line's end is a space for JSON.
 func (h *heldBody) feed(part []byte) {
 	for line := range bytes.Lines(part) {
-		if rest, ok := bytes.CutSuffix(line, []byte("\n")); ok {
-			h.wire.feed(rest)
-			h.wire.feed([]byte(" "))
-		} else {
-			h.wire.feed(line)
+		rest, ok := bytes.CutSuffix(line, []byte("\n"))
+		h.told = feedAll(&h.wire, h.told, rest)
+		if ok {
+			h.told = feedAll(&h.wire, h.told, []byte(" "))
 		}
 	}
+}
+
+// feedAll reads all of data, and adds the messages that end in it.
+func feedAll(w *wireScanner, messages []wireMessage, data []byte) []wireMessage {
+	for len(data) > 0 {
+		n, done := w.feed(data)
+		if done {
+			messages = append(messages, w.messages...)
+		}
+		data = data[n:]
+	}
+	return messages
 }
 
 func (h *heldBody) finish(err error) {
@@ -201,8 +213,8 @@ func (h *heldBody) finish(err error) {
 		return
 	}
 	h.err = err
-	if h.wire.feed([]byte("\n")); err == io.EOF && len(h.wire.messages) > 0 {
-		h.see(h.wire.messages)
+	if err == io.EOF && len(h.told) > 0 {
+		h.see(h.told)
 	}
 }
 
@@ -215,6 +227,7 @@ type eventStream struct {
 	session string
 	see     func(session string, messages []wireMessage)
 	wire    wireScanner
+	told    []wireMessage // of this event
 
 	field    []byte // of the current line, up to the colon
 	inValue  bool   // after the colon
@@ -267,7 +280,7 @@ func (s *eventStream) scan(data []byte) int {
 		}
 		switch string(s.field) {
 		case "data":
-			s.wire.feed(data[:n])
+			s.told = feedAll(&s.wire, s.told, data[:n])
 			if len(s.endpoint)+n <= maxWireText {
 				s.endpoint = append(s.endpoint, data[:n]...)
 			}
@@ -282,7 +295,7 @@ func (s *eventStream) scan(data []byte) int {
 		switch string(s.field) {
 		case "data":
 			if s.data {
-				s.wire.feed([]byte(" ")) // for the end of the line between
+				s.told = feedAll(&s.wire, s.told, []byte(" ")) // for the end of the line between
 			}
 			s.data = true
 		case "event":
@@ -303,9 +316,11 @@ func (s *eventStream) endLine() {
 		return
 	}
 	if s.data {
-		if s.wire.feed([]byte("\n")); len(s.wire.messages) > 0 {
-			s.see(s.session, s.wire.messages)
+		if len(s.told) > 0 {
+			s.see(s.session, s.told)
 		}
+		s.told = s.told[:0]
+		s.wire.reset()
 		if string(s.event) == "endpoint" && s.session == "" {
 			if u, err := url.Parse(string(s.endpoint)); err == nil {
 				s.session = sessionOfURL(u)

@@ -108,12 +108,12 @@ func TestRunHTTP(t *testing.T) {
 			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 			io.WriteString(w, "data: {\"method\":\"notifications/progress\"}\n\n")
 			w.(http.Flusher).Flush()
-			fmt.Fprintf(w, "id: %s\ndata: {\"id\":1,\"result\":{}}\n\n", req.Header.Get("Last-Event-ID"))
+			fmt.Fprintf(w, "id: %s\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n", req.Header.Get("Last-Event-ID"))
 		case !bytes.Contains(body, []byte(`"id"`)):
 			w.WriteHeader(http.StatusAccepted)
 		default:
 			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"id":1,"result":{"isError":true,"length":%d}}`, len(body))
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":1,"result":{"isError":true,"length":%d}}`, len(body))
 		}
 	}))
 	defer upstream.Close()
@@ -143,12 +143,12 @@ func TestRunHTTP(t *testing.T) {
 	}
 	const call = `{"id":1,"method":"tools/call","params":{"name":"read"}}`
 	ask("POST", "application/json", `{"method":"notifications/initialized"}`, "")
-	ask("POST", "application/json", call, `{"id":1,"result":{"isError":true,"length":55}}`)
-	ask("POST", "text/event-stream", call, "data: {\"method\":\"notifications/progress\"}\n\nid: e\ndata: {\"id\":1,\"result\":{}}\n\n")
-	ask("GET", "text/event-stream", "", "data: {\"method\":\"notifications/progress\"}\n\nid: e\ndata: {\"id\":1,\"result\":{}}\n\n")
+	ask("POST", "application/json", call, `{"jsonrpc":"2.0","id":1,"result":{"isError":true,"length":55}}`)
+	ask("POST", "text/event-stream", call, "data: {\"method\":\"notifications/progress\"}\n\nid: e\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n")
+	ask("GET", "text/event-stream", "", "data: {\"method\":\"notifications/progress\"}\n\nid: e\ndata: {\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\n\n")
 	ask("DELETE", "", "", "")
 	large := `{"id":1,"method":"tools/call","params":{"name":"large","x":"` + strings.Repeat("x", 3<<20) + `"}}`
-	ask("POST", "application/json", large, fmt.Sprintf(`{"id":1,"result":{"isError":true,"length":%d}}`, len(large)))
+	ask("POST", "application/json", large, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"result":{"isError":true,"length":%d}}`, len(large)))
 	want := "initialized\n+1 read tools/call 1\n-1 failed\n+2 read tools/call 1\n-2\n+3 large tools/call 1\n-3 failed"
 	if got := rt.statuses(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
@@ -158,7 +158,7 @@ func TestRunHTTP(t *testing.T) {
 // TestRunHTTPSessions checks that equal ids of two sessions are two calls.
 func TestRunHTTPSessions(t *testing.T) {
 	rt := newRunTest(t)
-	call, answer := []wireMessage{{id: []byte("1"), method: []byte(`"tools/call"`)}}, []wireMessage{{id: []byte("1"), hasResult: true}}
+	call, answer := []wireMessage{{id: []byte("1"), method: []byte(`"tools/call"`)}}, []wireMessage{{id: []byte("1"), hasResult: true, version: []byte(`"2.0"`)}}
 	rt.r.fromClient("a", call)
 	rt.r.fromClient("b", call)
 	rt.r.fromServer("b", answer)

@@ -3,7 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
+	"io"
 	"path"
 	"slices"
 	"strings"
@@ -70,17 +70,24 @@ func (l *learnedPolicy) see(ev *policyEvent) {
 	}
 }
 
-// allowPattern stands for findings like this one: with any numbers, since those are of
-// processes and descriptors, which are others the next time.
+// numbered are the categories whose details name processes and descriptors, which have
+// other numbers the next time.
+var numbered = []string{"runtime.inject", "runtime.net_listen", "runtime.ptrace", "runtime.signal"}
+
+// allowPattern stands for this finding, and for those with other numbers of processes.
 func allowPattern(f finding) string {
+	if !slices.Contains(numbered, f.category) {
+		return f.category + " " + escapeWildcard(f.detail)
+	}
 	text, number := "", false
 	for _, c := range f.detail {
-		if digit := c >= '0' && c <= '9'; !digit {
+		digit := c >= '0' && c <= '9'
+		if !digit {
 			text += escapeWildcard(string(c))
 		} else if !number {
 			text += "*"
 		}
-		number = c >= '0' && c <= '9'
+		number = digit
 	}
 	return f.category + " " + text
 }
@@ -121,10 +128,11 @@ func sortedKeys(m map[string]bool) []string {
 	return keys
 }
 
-func (l *learnedPolicy) writeFile(file string) error {
+// encode writes the policy as a file has it.
+func (l *learnedPolicy) encode(w io.Writer) error {
 	text, err := json.MarshalIndent(l.policy(), "", "  ")
 	if err == nil {
-		err = os.WriteFile(file, append(text, '\n'), 0o644)
+		_, err = w.Write(append(text, '\n'))
 	}
 	if err != nil {
 		return fmt.Errorf("write the learned policy: %w", err)

@@ -48,7 +48,7 @@ func defaultPolicy() (policy, error) {
 	if err != nil {
 		return policy{}, fmt.Errorf("find the workspace: %w", err)
 	}
-	return policy{Workspace: dir, Tmpdir: "/tmp", SensitivePatterns: sensitivePatterns}, nil
+	return policy{Workspace: dir, Tmpdir: "/tmp", SensitivePatterns: slices.Clone(sensitivePatterns)}, nil
 }
 
 // read replaces what the file has.
@@ -289,10 +289,17 @@ func (e *evaluator) evaluate(ev *policyEvent) ([]finding, error) {
 	if err == nil {
 		err = e.beyond(typ, ev)
 	}
+	e.drop()
+	e.afterCall(typ, ev)
+	e.drop()
+	return e.findings, err
+}
+
+// drop drops what is allowed by category and detail.
+func (e *evaluator) drop() {
 	if len(e.allow) > 0 {
 		e.findings = slices.DeleteFunc(e.findings, func(f finding) bool { return matchAny(e.allow, f.category+" "+f.detail) })
 	}
-	return e.findings, err
 }
 
 func (e *evaluator) add(category, severity, detail string) {

@@ -44,13 +44,17 @@ func matchAny(ws []wildcard, s string) bool {
 func (e *evaluator) beyond(typ string, ev *policyEvent) error {
 	known := len(e.findings)
 	err := e.beyondTypes(typ, ev)
-	if len(e.findings) > 0 && fieldText(ev.originCallID, "") != "" && fieldText(ev.callID, "") == "" {
-		e.add("runtime.after_call", "high", "outside of the call that it comes from: "+e.findings[0].detail)
-	}
 	for i := range e.findings[known:] {
 		e.findings[known+i].beyond = true
 	}
 	return err
+}
+
+// afterCall finds that an event in which there is a finding comes after its call.
+func (e *evaluator) afterCall(typ string, ev *policyEvent) {
+	if len(e.findings) > 0 && fieldText(ev.originCallID, "") != "" && fieldText(ev.callID, "") == "" {
+		e.findings = append(e.findings, finding{"runtime.after_call", "high", typ + " outside of the call that it comes from", true})
+	}
 }
 
 func (e *evaluator) beyondTypes(typ string, ev *policyEvent) error {

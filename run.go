@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -27,9 +29,9 @@ func (e exitStatus) Error() string { return fmt.Sprintf("the server has ended wi
 
 // callMethods are the requests that are a call, by what names their tool.
 var callMethods = map[string]func(*wireMessage) []byte{
-	`"tools/call"`:     func(m *wireMessage) []byte { return m.name },
-	`"resources/read"`: func(m *wireMessage) []byte { return m.uri },
-	`"prompts/get"`:    func(m *wireMessage) []byte { return m.name },
+	"tools/call":     func(m *wireMessage) []byte { return m.name },
+	"resources/read": func(m *wireMessage) []byte { return m.uri },
+	"prompts/get":    func(m *wireMessage) []byte { return m.name },
 }
 
 // runCommand is the command run.
@@ -108,7 +110,7 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 			return err
 		}
 	}
-	r := &runner{session: newSession(b, out, 0), server: server, over: make(chan struct{}), calls: map[string][]*runCall{}}
+	r := &runner{session: newSession(b, out, 0), server: server, over: make(chan struct{})}
 	if *serialize {
 		r.serializer = newSerializer(r, server.in)
 	}
@@ -122,11 +124,14 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 		runErr = r.run(func() error { return r.serveStdio(pollInput(stdin), stdout) })
 	}
 	err = errors.Join(runErr, out.close(stderr))
+	if status := server.status(); status != 0 {
+		if err != nil {
+			fmt.Fprintf(stderr, "mcpfz-probe: %v\n", err)
+		}
+		return exitStatus(status)
+	}
 	if err != nil {
 		return err
-	}
-	if status := server.status(); status != 0 {
-		return exitStatus(status)
 	}
 	if *policyFlags.failOn != "" && out.evaluation.worst >= slices.Index(severities, *policyFlags.failOn) {
 		return errFailOn
@@ -144,8 +149,8 @@ type runner struct {
 	serializer *serializer // nil if calls may overlap
 
 	mu      sync.Mutex
-	calls   map[string][]*runCall // by session and the request's id, oldest first
-	running int                   // calls whose window is open
+	calls   []*runCall // oldest first
+	running int        // calls whose window is open
 	number  int
 	settled bool
 }
@@ -154,6 +159,10 @@ type runner struct {
 type runCall struct {
 	id      string // of the call, as JSON
 	request request
+	session string
+	key     string  // of the request's id; see requestKey
+	number  float64 // that it stands for; NaN for none
+	batch   bool    // it came in a list, and may be answered in one
 	start   time.Time
 }
 
@@ -167,8 +176,7 @@ func (r *runner) run(serve func() error) error {
 	}()
 	r.control(control{op: controlScope, pgid: r.server.pid(), generation: 1, startup: true})
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, endSignals...)
-	defer signal.Stop(signals)
+	signal.Notify(signals, endSignals...) // to the end: a second one must not kill what is about to end
 	go func() {
 		for s := range signals {
 			r.server.signal(s)
@@ -180,8 +188,7 @@ func (r *runner) run(serve func() error) error {
 	}
 	err := serve()
 	r.endCalls("the server has ended")
-	close(r.session.eof)
-	r.control(control{op: controlShutdown})
+	r.control(control{op: controlShutdown}) // and what is still in the ring may take its time
 	<-r.over
 	return errors.Join(err, r.err)
 }
@@ -196,12 +203,22 @@ func (r *runner) serveStdio(stdin io.Reader, stdout io.Writer) error {
 		}
 		r.server.in.Close()
 	}()
-	if err := pass(r.server.out, stdout, r.fromServer); err != nil {
-		r.server.out.Close() // the client has gone: whatever else is said finds nobody
-	}
+	passed := make(chan struct{})
+	go func() {
+		defer close(passed)
+		pass(r.server.out, stdout, r.fromServer)
+		r.server.out.Close() // if the client has gone, whatever else is said finds nobody
+	}()
 	r.server.wait()
+	select {
+	case <-passed:
+	case <-time.After(drainTimeout): // somebody else has the server's output, or nobody takes it
+	}
 	return nil
 }
+
+// drainTimeout is how long it may take to pass on what a server has said before its end.
+const drainTimeout = time.Second
 
 // control makes a mark and waits until it has been read, or the session is over.
 func (r *runner) control(ctl control) {
@@ -217,8 +234,8 @@ func (r *runner) control(ctl control) {
 	}
 }
 
-// pass passes everything on from one side to the other. The end of a line waits until
-// see has been told of the messages on it: no message can be acted on before its end.
+// pass passes everything on from one side to the other. The end of a message waits until
+// see has been told of it: it cannot be acted on before that.
 func pass(from io.Reader, to io.Writer, see func(session string, messages []wireMessage)) error {
 	var w wireScanner
 	buf := make([]byte, 64<<10)
@@ -245,12 +262,12 @@ func pass(from io.Reader, to io.Writer, see func(session string, messages []wire
 func (r *runner) fromClient(session string, messages []wireMessage) {
 	for i := range messages {
 		m := &messages[i]
-		method := string(m.method)
+		method := m.asksFor()
 		switch {
-		case method == `"notifications/initialized"`:
+		case method == "notifications/initialized":
 			r.settle()
-		case method == `"notifications/cancelled"` && m.requestID != nil:
-			if call := r.take(session, m.requestID); call != nil {
+		case method == "notifications/cancelled" && m.requestID != nil:
+			if call := r.take(session, m.requestID, true); call != nil {
 				call.request.why = "cancelled by the client"
 				r.end(call, true)
 			}
@@ -265,7 +282,7 @@ func (r *runner) fromClient(session string, messages []wireMessage) {
 func (r *runner) fromServer(session string, messages []wireMessage) {
 	for i := range messages {
 		if m := &messages[i]; m.answered() {
-			if call := r.take(session, m.id); call != nil {
+			if call := r.take(session, m.id, !m.batch); call != nil {
 				r.end(call, m.failed())
 			}
 		}
@@ -293,11 +310,14 @@ func (r *runner) begin(session string, m *wireMessage, method string) {
 	r.number++
 	call := &runCall{
 		id:      strconv.Quote(strconv.Itoa(r.number)),
-		request: request{method: method, id: string(m.id)},
+		request: request{method: string(appendQuoted(nil, method)), id: quoteID(m.id)},
+		key:     requestKey(m.id),
+		session: session,
+		number:  idNumber(m.id),
+		batch:   m.batch,
 		start:   time.Now(),
 	}
-	key := session + " " + requestKey(m.id)
-	r.calls[key] = append(r.calls[key], call)
+	r.calls = append(r.calls, call)
 	r.running++
 	r.mu.Unlock()
 	known := call.request
@@ -323,45 +343,73 @@ func (r *runner) busy() bool {
 }
 
 // take returns the oldest call of a request with that id, which is over now; nil if there
-// is none.
-func (r *runner) take(session string, id []byte) *runCall {
+// is none. Clients look for an answer's id as it is, and then for the number that it
+// stands for. An answer that comes in a list is one only to a request that came in one.
+func (r *runner) take(session string, id []byte, alone bool) *runCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := session + " " + requestKey(id)
-	calls := r.calls[key]
-	if len(calls) == 0 {
-		return nil
+	key, number := requestKey(id), idNumber(id)
+	for _, same := range []func(*runCall) bool{
+		func(c *runCall) bool { return c.key == key },
+		func(c *runCall) bool { return c.number == number },
+	} {
+		i := slices.IndexFunc(r.calls, func(c *runCall) bool { return c.session == session && (alone || c.batch) && same(c) })
+		if i >= 0 {
+			call := r.calls[i]
+			r.calls = slices.Delete(r.calls, i, i+1)
+			return call
+		}
 	}
-	if r.calls[key] = calls[1:]; len(calls) == 1 {
-		delete(r.calls, key)
-	}
-	return calls[0]
+	return nil
 }
 
 // endCalls ends whatever has not been answered.
 func (r *runner) endCalls(why string) {
 	r.mu.Lock()
-	var left []*runCall
-	for _, calls := range r.calls {
-		left = append(left, calls...)
-	}
-	r.calls = map[string][]*runCall{}
+	left := r.calls
+	r.calls = nil
 	r.mu.Unlock()
-	slices.SortFunc(left, func(a, b *runCall) int { return a.start.Compare(b.start) })
 	for _, call := range left {
 		call.request.why = why
 		r.end(call, true)
 	}
 }
 
-// requestKey is the same for equal ids, however they are written. A string is never
-// equal to a number.
+// requestKey is the same for equal ids, however they are written.
 func requestKey(id []byte) string {
 	if text, ok := jsonText(id); ok {
 		return `"` + text
 	}
 	if c := id[0]; c == '-' || c >= '0' && c <= '9' {
 		return string(appendNumberRepr(nil, string(id)))
+	}
+	return string(id)
+}
+
+// idNumber is the number that an id stands for, as JavaScript's Number() has it; NaN, which
+// is equal to nothing, for none.
+func idNumber(id []byte) float64 {
+	text, ok := jsonText(id)
+	if !ok {
+		text = string(id)
+	}
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return 0
+	}
+	if n, err := strconv.ParseInt(text, 0, 64); err == nil && !strings.Contains(text, "_") {
+		return float64(n)
+	}
+	if n, err := strconv.ParseFloat(text, 64); err == nil {
+		return n
+	}
+	return math.NaN()
+}
+
+// quoteID writes an id so that it is valid UTF-8, whatever its client has sent.
+func quoteID(id []byte) string {
+	if text, ok := jsonText(id); ok {
+		return string(appendLoose(nil, text))
 	}
 	return string(id)
 }

@@ -18,10 +18,10 @@ type runOutput struct {
 	files      []*os.File
 	writers    []*bufio.Writer
 	events     *bufio.Writer // nil if nobody wants them
-	learn      string
-	line       []byte // that is not whole yet
-	n          int    // of the last line
-	err        error  // of the first write that failed
+	learned    *bufio.Writer // for the policy; likewise
+	line       []byte        // that is not whole yet
+	n          int           // of the last line
+	err        error         // of the first write that failed
 
 	tools map[string]*toolCounts // by tool, as JSON; what belongs to none has an empty one
 	order []string
@@ -37,7 +37,7 @@ type toolCounts struct {
 }
 
 func newRunOutput(p policy, events, findings, sarif, learn string) (*runOutput, error) {
-	o := &runOutput{learn: learn, tools: map[string]*toolCounts{}, calls: map[string]string{}}
+	o := &runOutput{tools: map[string]*toolCounts{}, calls: map[string]string{}}
 	open := func(file string) (*bufio.Writer, error) {
 		f, err := os.Create(file)
 		if err != nil {
@@ -79,6 +79,9 @@ func newRunOutput(p policy, events, findings, sarif, learn string) (*runOutput, 
 	if learn != "" {
 		if o.evaluation.learned, err = newLearnedPolicy(p); err != nil {
 			return nil, usageError{err}
+		}
+		if o.learned, err = open(learn); err != nil {
+			return nil, err
 		}
 	}
 	return o, nil
@@ -195,11 +198,11 @@ func (o *runOutput) finish() error { return nil }
 // close writes what comes last, and the table to stderr.
 func (o *runOutput) close(stderr io.Writer) error {
 	err := errors.Join(o.err, o.evaluation.out.finish(), o.evaluation.complaint())
+	if o.learned != nil {
+		err = errors.Join(err, o.evaluation.learned.encode(o.learned))
+	}
 	for i, w := range o.writers {
 		err = errors.Join(err, w.Flush(), o.files[i].Close())
-	}
-	if o.evaluation.learned != nil {
-		err = errors.Join(err, o.evaluation.learned.writeFile(o.learn))
 	}
 	table := tabwriter.NewWriter(stderr, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "mcpfz-probe:\tcalls\tfailed\tmean\tevents\tfindings")

@@ -114,7 +114,7 @@ func newRunTest(t *testing.T) *runTest {
 		t.Fatal(err)
 	}
 	rt := &runTest{t: t}
-	rt.r = &runner{session: newSession(b, &rt.b, 0), over: make(chan struct{}), calls: map[string][]*runCall{}}
+	rt.r = &runner{session: newSession(b, &rt.b, 0), over: make(chan struct{})}
 	go func() {
 		rt.r.err = rt.r.session.run()
 		close(rt.r.over)
@@ -132,7 +132,6 @@ func (rt *runTest) feed(lines string, see func(string, []wireMessage)) {
 
 // statuses ends the session and returns its begins and ends in short.
 func (rt *runTest) statuses() string {
-	close(rt.r.session.eof)
 	rt.r.control(control{op: controlShutdown})
 	<-rt.r.over
 	var got []string
@@ -166,46 +165,59 @@ func TestRunCalls(t *testing.T) {
 	for _, tt := range []struct{ name, script, want string }{
 		{"a call", `> {"method":"notifications/initialized"}
 > {"id":1,` + read + `}
-< {"id":1,"result":{"content":[]}}`, "initialized\n+1 read tools/call 1\n-1"},
+< {"jsonrpc":"2.0","id":1,"result":{"content":[]}}`, "initialized\n+1 read tools/call 1\n-1"},
 		{"others", `> {"id":1,"method":"resources/read","params":{"uri":"file:///x"}}
-< {"id":1,"result":{}}
+< {"jsonrpc":"2.0","id":1,"result":{}}
 > {"id":2,"method":"prompts/get","params":{"name":"p"}}
-< {"id":2,"result":{}}
+< {"jsonrpc":"2.0","id":2,"result":{}}
 > {"id":3,"method":"tools/list"}
-< {"id":3,"result":{}}`, "initialized\n+1 file:///x resources/read 1\n-1\n+2 p prompts/get 2\n-2"},
+< {"jsonrpc":"2.0","id":3,"result":{}}`, "initialized\n+1 file:///x resources/read 1\n-1\n+2 p prompts/get 2\n-2"},
 		{"failed", `> {"id":1,` + read + `}
-< {"id":1,"error":{"code":1}}
+< {"jsonrpc":"2.0","id":1,"error":{"code":1}}
 > {"id":2,` + read + `}
-< {"id":2,"result":{"isError":true}}`, "initialized\n+1 read tools/call 1\n-1 failed\n+2 read tools/call 2\n-2 failed"},
+< {"jsonrpc":"2.0","id":2,"result":{"isError":true}}`, "initialized\n+1 read tools/call 1\n-1 failed\n+2 read tools/call 2\n-2 failed"},
 		{"answers in another order", `> {"id":1,` + read + `}
 > {"id":2,` + read + `}
-< {"id":2,"result":{}}
-< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call 2\n-2\n-1"},
+< {"jsonrpc":"2.0","id":2,"result":{}}
+< {"jsonrpc":"2.0","id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call 2\n-2\n-1"},
 		{"ids of two kinds", `> {"id":1,` + read + `}
 > {"id":"1",` + read + `}
-< {"id":"\u0031","result":{}}
-< {"id":1.0,"result":{}}
-< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call \"1\"\n-2\n-1"},
+< {"jsonrpc":"2.0","id":"\u0031","result":{}}
+< {"jsonrpc":"2.0","id":1.0,"result":{}}
+< {"jsonrpc":"2.0","id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call \"1\"\n-2\n-1"},
+		{"an id of the other kind, as clients take it", `> {"id":1,` + read + `}
+< {"jsonrpc":"2.0","id":" 1 ","result":{"x":NaN}}
+> {"id":"16",` + read + `}
+< {"jsonrpc":"2.0","id":0x10,"result":{}}
+< {"jsonrpc":"2.0","method":null,"id":16,"result":{}}`, "initialized\n+1 read tools/call 1\n-1\n+2 read tools/call \"16\"\n-2"},
+		{"answers that clients do not take", `> {"id":1,` + read + `}
+< {"id":1,"result":{}}
+< {"jsonrpc":"2.0","id":1,"result":"\q"}
+< {"jsonrpc":"2.0","id":1,"result":"a	b"}
+< [{"jsonrpc":"2.0","id":1,"result":{}}]
+< {"jsonrpc":"2.0","id":1,"result":{},"error":null}`, "initialized\n+1 read tools/call 1\n-1"},
+		{"a method with an escape", `> {"id":1,"method":"tools\/call","params":{"name":"read"}}
+< {"jsonrpc":"2.0","id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n-1"},
 		{"an id again", `> {"id":1,` + read + `}
 > {"id":1,` + read + `}
-< {"id":1,"result":{}}
-< {"id":1,"result":{}}
-< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call 1\n-1\n-2"},
+< {"jsonrpc":"2.0","id":1,"result":{}}
+< {"jsonrpc":"2.0","id":1,"result":{}}
+< {"jsonrpc":"2.0","id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n+2 read tools/call 1\n-1\n-2"},
 		{"a batch", `> [{"id":1,` + read + `},{"method":"notifications/progress"},{"id":2,` + read + `}]
-< [{"id":2,"result":{}},{"id":1,"error":{}}]`, "initialized\n+1 read tools/call 1\n+2 read tools/call 2\n-2\n-1 failed"},
+< [{"jsonrpc":"2.0","id":2,"result":{}},{"jsonrpc":"2.0","id":1,"error":{}}]`, "initialized\n+1 read tools/call 1\n+2 read tools/call 2\n-2\n-1 failed"},
 		{"the server asks with the same id", `> {"id":1,` + read + `}
-< {"id":1,"method":"sampling/createMessage","params":{}}
+< {"jsonrpc":"2.0","id":1,"method":"sampling/createMessage","params":{}}
 > {"id":1,"result":{}}
 < {"method":"notifications/progress","params":{"progressToken":1}}
-< {"id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n-1"},
+< {"jsonrpc":"2.0","id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n-1"},
 		{"cancelled", `> {"id":1,` + read + `}
 > {"method":"notifications/cancelled","params":{"requestId":1}}
-< {"id":1,"result":{}}
+< {"jsonrpc":"2.0","id":1,"result":{}}
 > {"method":"notifications/cancelled","params":{"requestId":9}}`, "initialized\n+1 read tools/call 1\n-1 failed: cancelled by the client"},
 		{"without an id", `> {` + read + `}
 < {"result":{}}`, ""},
 		{"no JSON", `> {"id":1,` + read + `
-< {"id":1,"result":{}`, ""},
+< {"jsonrpc":"2.0","id":1,"result":{}`, ""},
 		{"a strange name", `> {"id":null,"method":"tools/call","params":{"name":["x"]}}
 > {"id":2,"method":"tools/call","params":{"name":"a\ud800\u0000\"b"}}`, "initialized\n+1 <nil> tools/call null\n+2 a\uFFFD\x00\"b tools/call 2"},
 	} {
@@ -270,22 +282,35 @@ func TestRunSerialize(t *testing.T) {
 		send(line)
 	}
 	// What is not held may overtake, in its order, what is.
-	got := map[string]bool{<-lines: true, <-lines: true, <-lines: true}
+	take := func(n int) map[string]bool {
+		t.Helper()
+		got := map[string]bool{}
+		for range n {
+			select {
+			case line := <-lines:
+				got[line] = true
+			case <-time.After(patience):
+				t.Fatalf("the server gets only %v", got)
+			}
+		}
+		return got
+	}
+	got := take(3)
 	if !got[call(1)+"\n"] || !got[ping+"\n"] || !got[answer+"\n"] {
 		t.Fatalf("the server gets %v", got)
 	}
-	rt.feed(`{"id":1,"result":{}}`+"\n", rt.r.fromServer)
+	rt.feed(`{"jsonrpc":"2.0","id":1,"result":{}}`+"\n", rt.r.fromServer)
 	expect(call(2))
 	send(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
-	got = map[string]bool{<-lines: true, <-lines: true}
+	got = take(2)
 	if !got[call(4)+"\n"] || len(got) != 2 {
 		t.Fatalf("the server gets %v", got)
 	}
 	client.Write([]byte("no newline"))
-	rt.feed(`{"id":4,"result":{}}`+"\n", rt.r.fromServer)
+	rt.feed(`{"jsonrpc":"2.0","id":4,"result":{}}`+"\n", rt.r.fromServer)
 	client.Close()
-	if got := <-lines; got != "no newline" {
-		t.Errorf("the server gets %q", got)
+	if got := take(1); !got["no newline"] {
+		t.Errorf("the server gets %v", got)
 	}
 	<-passed
 	want := "initialized\n+1 t1 tools/call 1\n-1\n+2 t2 tools/call 2\n-2 failed: cancelled by the client\n+3 t4 tools/call 4\n-3"
@@ -350,7 +375,7 @@ func TestRunSignal(t *testing.T) {
 // server ends with it.
 func TestRunKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "events")
-	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--", "sh", "-c", "echo $$; read x; echo '{\"id\":1,\"result\":{}}'; exec sleep 100")
+	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--", "sh", "-c", "echo $$; read x; echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}'; exec sleep 100")
 	cmd.Stderr = io.Discard
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -514,7 +539,7 @@ func TestEBPFRun(t *testing.T) {
 	}
 	_, capabilities, _ := strings.Cut(string(status), "CapEff:\t")
 	left, err := strconv.ParseUint(capabilities[:16], 16, 64)
-	const may = 1<<unix.CAP_KILL | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
+	const may = 1<<unix.CAP_KILL | 1<<unix.CAP_DAC_READ_SEARCH | 1<<unix.CAP_BPF | 1<<unix.CAP_PERFMON
 	if err != nil || left&^may != 0 && !cgoEnabled(t) {
 		t.Errorf("capabilities %x are left, %v", left, err)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"io"
 	"slices"
 	"sync"
@@ -45,16 +46,16 @@ func (s *serializer) pass(from io.Reader) {
 	}()
 	var w wireScanner
 	var line []byte
+	var messages []wireMessage // on it
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
-		for data := buf[:n]; len(data) > 0; {
-			end, done := w.feed(data)
-			line = append(line, data[:end]...)
-			data = data[end:]
-			if done {
-				s.line(line, w.messages)
-				line = nil
+		for part := range bytes.Lines(buf[:n]) {
+			messages = feedAll(&w, messages, part)
+			line = append(line, part...)
+			if bytes.HasSuffix(part, []byte("\n")) {
+				s.line(line, messages)
+				line, messages = nil, nil
 			}
 		}
 		if err != nil {
@@ -62,7 +63,7 @@ func (s *serializer) pass(from io.Reader) {
 		}
 	}
 	if len(line) > 0 {
-		s.line(line, nil)
+		s.line(line, messages)
 	}
 	s.mu.Lock()
 	s.closed = true
@@ -71,7 +72,7 @@ func (s *serializer) pass(from io.Reader) {
 	<-released
 }
 
-func isCall(m wireMessage) bool { return callMethods[string(m.method)] != nil && m.id != nil }
+func isCall(m wireMessage) bool { return callMethods[m.asksFor()] != nil && m.id != nil }
 
 // line takes a line, which it keeps if there is a call on it.
 func (s *serializer) line(text []byte, messages []wireMessage) {
@@ -80,7 +81,7 @@ func (s *serializer) line(text []byte, messages []wireMessage) {
 		for len(s.held) > 0 && s.size+len(text) > maxHeldCalls {
 			s.changed.Wait()
 		}
-		s.held = append(s.held, heldLine{text, slices.Clone(messages)})
+		s.held = append(s.held, heldLine{text, messages})
 		s.size += len(text)
 		s.mu.Unlock()
 		s.changed.Broadcast()
@@ -97,7 +98,7 @@ func (s *serializer) line(text []byte, messages []wireMessage) {
 
 // drop drops the held call that a message cancels.
 func (s *serializer) drop(m wireMessage) bool {
-	if string(m.method) != `"notifications/cancelled"` || m.requestID == nil {
+	if m.asksFor() != "notifications/cancelled" || m.requestID == nil {
 		return false
 	}
 	for i, held := range s.held {

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +26,7 @@ type server struct {
 	in   *os.File // its standard input
 	out  *os.File // its standard output
 	gate *os.File // it sends a byte when it waits, and a byte releases it
-	err  error    // of waiting
+	over atomic.Bool
 }
 
 // serverUser is whom the server runs as: nil for the user of this process.
@@ -139,7 +140,11 @@ func (s *server) release() error {
 }
 
 // signal passes a signal on to the server and its group.
-func (s *server) signal(sig os.Signal) { unix.Kill(-s.pid(), sig.(syscall.Signal)) }
+func (s *server) signal(sig os.Signal) {
+	if !s.over.Load() { // else its number may be somebody else's
+		unix.Kill(-s.pid(), sig.(syscall.Signal))
+	}
+}
 
 // end asks the server to end.
 func (s *server) end() { s.signal(unix.SIGTERM) }
@@ -151,7 +156,10 @@ func (s *server) kill() {
 }
 
 // wait waits until the server has ended.
-func (s *server) wait() { s.err = s.cmd.Wait() }
+func (s *server) wait() {
+	s.cmd.Wait() // status has what it ended with
+	s.over.Store(true)
+}
 
 // status is what the server has ended with, as a shell has it.
 func (s *server) status() int {
@@ -172,6 +180,9 @@ func runServer(args []string, _ io.Reader, _, _ io.Writer) error {
 	}
 	gate.Close()
 	dieWithParent()
+	if len(args) < 2 {
+		return usageError{errors.New("run-server: want a command")}
+	}
 	command := args[1:]
 	path, err := exec.LookPath(command[0])
 	if err != nil && !errors.Is(err, exec.ErrDot) {

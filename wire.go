@@ -1,14 +1,20 @@
 package main
 
-import "bytes"
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+)
 
-// The wire: JSON-RPC messages as MCP writes them, one a line on stdio. Their bytes go
+// The wire: JSON-RPC messages as MCP writes them, one a line on stdio, though some readers
+// do not wait for the end of the line. Their bytes go
 // through as they are; what is read of them here is what opens and closes windows. A
 // message can be of any size and is not kept.
 
 const (
 	maxWireText  = 4096 // bytes of an id, a method or a name, as written; longer ones are nobody's
 	maxWireDepth = 4096 // a message with more levels is not looked into
+	maxBatch     = 1024 // messages of a batch that are looked at
 )
 
 // A wireMessage is what matters of one JSON-RPC message. Values are JSON as it was
@@ -18,16 +24,28 @@ type wireMessage struct {
 	name, uri         []byte // of params
 	requestID         []byte // likewise, which a cancellation names
 	isError           []byte // of result
+	version, err      []byte // "jsonrpc" and, if it is no object, "error"
 	hasResult, hasErr bool
+	batch             bool // it is one of a list
 }
 
-// answered tells whether the message answers a request.
+// answered tells whether the message answers a request, for clients that look closely:
+// what they do not take for an answer must not end a call.
 func (m *wireMessage) answered() bool {
-	return m.method == nil && m.id != nil && (m.hasResult || m.hasErr)
+	request := m.method != nil && m.method[0] == '"'
+	return !request && m.id != nil && (m.hasResult || m.hasErr) && string(m.version) == `"2.0"`
 }
 
 // failed tells whether an answer says that the call has failed.
-func (m *wireMessage) failed() bool { return m.hasErr || string(m.isError) == "true" }
+func (m *wireMessage) failed() bool {
+	return m.hasErr && string(m.err) != "null" || string(m.isError) == "true"
+}
+
+// asksFor returns the message's method, however it is written.
+func (m *wireMessage) asksFor() string {
+	method, _ := jsonText(m.method)
+	return method
+}
 
 // A wireScanner reads a stream of messages piece by piece. Of a key that comes twice, the
 // last one counts, as in the parsers of both SDKs.
@@ -62,43 +80,42 @@ const (
 	wireNothing                  // the end of the line
 )
 
-// feed reads data up to the end of a line and returns how much of it that is. When done,
-// messages has what was on the line, until the next call.
+// feed reads data up to the end of a message and returns how much of it that is. When
+// done, messages has it, until the next call: several if it is a batch.
 func (w *wireScanner) feed(data []byte) (n int, done bool) {
 	if !w.begun {
 		w.messages, w.begun = w.messages[:0], true
 	}
-	end := bytes.IndexByte(data, '\n')
-	if end < 0 {
-		w.scan(data)
-		return len(data), false
-	}
-	w.scan(data[:end])
-	w.endLine()
-	return end + 1, true
-}
-
-func (w *wireScanner) scan(data []byte) {
-	for i := 0; i < len(data) && !w.broken; {
-		if w.str {
-			i += w.inString(data[i:])
-		} else {
-			w.outside(data[i])
-			i++
+	for n < len(data) {
+		line := data[n:]
+		if end := bytes.IndexByte(line, '\n'); end >= 0 {
+			line = line[:end]
+		}
+		for len(line) > 0 && !w.broken {
+			if w.str {
+				read := w.inString(line)
+				n, line = n+read, line[read:]
+				continue
+			}
+			w.outside(line[0])
+			n, line = n+1, line[1:]
+			if w.expect == wireNothing && len(w.levels) == 0 && !w.scalar && !w.broken {
+				w.reset()
+				return n, true
+			}
+		}
+		if n += len(line); n < len(data) { // there is the end of the line
+			n++
+			w.reset()
+			w.messages, w.begun = w.messages[:0], true
 		}
 	}
+	return n, false
 }
 
-// endLine takes the line for messages if it was whole.
-func (w *wireScanner) endLine() {
-	if w.scalar {
-		w.endScalar()
-	}
-	if w.broken || w.str || len(w.levels) > 0 || w.expect != wireNothing {
-		w.messages = w.messages[:0]
-	}
-	messages := w.messages
-	*w = wireScanner{messages: messages, levels: w.levels[:0], text: w.text[:0]}
+// reset begins with the next message.
+func (w *wireScanner) reset() {
+	*w = wireScanner{messages: w.messages, levels: w.levels[:0], text: w.text[:0]}
 }
 
 // inString reads part of a string, to its end or that of data, and returns how much.
@@ -106,6 +123,10 @@ func (w *wireScanner) inString(data []byte) int {
 	quote := -1
 	for i := 0; i < len(data); i++ {
 		if w.escape {
+			if bytes.IndexByte([]byte(`"\/bfnrtu`), data[i]) < 0 {
+				w.broken = true
+				return len(data)
+			}
 			w.escape = false
 			continue
 		}
@@ -124,13 +145,35 @@ func (w *wireScanner) inString(data []byte) int {
 		if quote == len(data) {
 			break
 		}
-		w.keep(data[:quote+1])
+		return w.endInString(data[:quote+1], true)
+	}
+	return w.endInString(data, false)
+}
+
+// endInString takes what is of a string.
+func (w *wireScanner) endInString(part []byte, over bool) int {
+	if hasControl(part) {
+		w.broken = true
+		return len(part)
+	}
+	w.keep(part)
+	if over {
 		w.str = false
 		w.endString()
-		return quote + 1
 	}
-	w.keep(data)
-	return len(data)
+	return len(part)
+}
+
+// hasControl tells whether there is a byte below 0x20, which no JSON string has as it is.
+func hasControl(data []byte) bool {
+	const ones = 0x0101010101010101
+	for ; len(data) >= 8; data = data[8:] {
+		// A byte is below 0x20 if taking that away borrows from a bit that it lacks.
+		if word := binary.NativeEndian.Uint64(data); (word-0x20*ones)&^word&(0x80*ones) != 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(data, func(c byte) bool { return c < ' ' })
 }
 
 // keep adds to the current key or value, if anyone wants it.
@@ -223,6 +266,8 @@ func (w *wireScanner) beginValue() bool {
 	switch {
 	case w.depth() == 1 && w.levels[len(w.levels)-1] == '{':
 		switch string(w.key[0]) {
+		case "jsonrpc":
+			w.capture = &m.version
 		case "id":
 			w.capture = &m.id
 		case "method":
@@ -233,6 +278,7 @@ func (w *wireScanner) beginValue() bool {
 			m.hasResult, m.isError = true, nil
 		case "error":
 			m.hasErr = true
+			w.capture = &m.err
 		}
 	case w.depth() == 2 && w.levels[len(w.levels)-1] == '{':
 		switch string(w.key[0]) + "." + string(w.key[1]) {
@@ -262,7 +308,7 @@ func (w *wireScanner) push(c byte) {
 	}
 	w.levels = append(w.levels, c)
 	if w.depth() == 1 {
-		w.current = wireMessage{}
+		w.current = wireMessage{batch: w.batch}
 	}
 	w.expect = wireFirst
 	if c == '[' {
@@ -277,7 +323,7 @@ func (w *wireScanner) pop(open byte, empty wireState) {
 		return
 	}
 	w.levels = w.levels[:last]
-	if open == '{' && w.depth() == 0 {
+	if matters := w.current.id != nil || w.current.method != nil; open == '{' && w.depth() == 0 && matters && len(w.messages) < maxBatch {
 		w.messages = append(w.messages, w.current)
 	}
 	w.expect = wireMore
@@ -308,7 +354,9 @@ func (w *wireScanner) endString() {
 
 func (w *wireScanner) endScalar() {
 	w.scalar = false
-	if s := (jsonScanner{text: w.text}); len(w.text) <= maxWireText && (s.value(0) != nil || s.at < len(w.text)) {
+	s := jsonScanner{text: w.text}
+	number := len(w.text) > maxWireText || slices.Contains([]string{"NaN", "Infinity", "-Infinity"}, string(w.text)) // which Python reads and writes
+	if !number && (s.value(0) != nil || s.at < len(w.text)) {
 		w.broken = true
 	}
 	w.endCapture()
