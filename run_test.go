@@ -429,8 +429,16 @@ func TestRunInvokingUser(t *testing.T) {
 	out, errs, _, _ := runSession(t, "", "--backend", "fake", "--", "sh", "-c", `id -u; id -g; echo "$USER"; ls /proc/self/fd`)
 	if lines := strings.Fields(out); len(lines) < 3 || lines[0] != "65534" || lines[1] != "65534" || lines[2] != "nobody" {
 		t.Errorf("it runs as %q; %s", out, errs)
-	} else if direct, err := exec.Command("sh", "-c", "ls /proc/self/fd").Output(); err != nil || strings.Join(lines[3:], " ") != strings.Join(strings.Fields(string(direct)), " ") {
-		t.Errorf("it has descriptors %s, and without us %s, %v", lines[3:], direct, err)
+	} else {
+		direct, err := exec.Command("sh", "-c", "ls /proc/self/fd").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, fd := range lines[3:] {
+			if !slices.Contains(strings.Fields(string(direct)), fd) {
+				t.Errorf("it has descriptors %s, and without us %s", lines[3:], direct)
+			}
+		}
 	}
 	if out, _, _, _ := runSession(t, "", "--backend", "fake", "--as-root", "--", "id", "-u"); out != "0\n" {
 		t.Errorf("with --as-root it runs as %q", out)
