@@ -86,6 +86,22 @@ func partCommand(part string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// startPiped starts a command and returns its standard input and output.
+func startPiped(t *testing.T, cmd *exec.Cmd) (in io.WriteCloser, out io.ReadCloser) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err = cmd.StdoutPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return in, out
+}
+
 func (a *actor) pid() int { return a.cmd.Process.Pid }
 
 func (a *actor) tell(c actorCommand) actorAnswer {

@@ -1251,17 +1251,7 @@ func startProbe(t *testing.T, args ...string) *testProbe {
 	cmd := partCommand("probe", args...)
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := startPiped(t, cmd)
 	p := &testProbe{client: newClient(t, in, out), cmd: cmd, out: out.(*os.File), ended: make(chan struct{})}
 	go func() { p.err = cmd.Wait(); close(p.ended) }()
 	t.Cleanup(func() {

@@ -18,9 +18,10 @@ import (
 	"time"
 )
 
-// The demo starts its own program as the server: in tests, this is the test binary.
+// The demo and run start their own program as the server: in tests, this is the test
+// binary.
 func init() {
-	if len(os.Args) > 1 && os.Args[1] == "demo-server" {
+	if len(os.Args) > 1 && (os.Args[1] == "demo-server" || os.Args[1] == "run-server") {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 }

@@ -98,15 +98,11 @@ var findingFormats = map[string]func(out *bufio.Writer, source string) findingWr
 // evaluateCommand is the command evaluate.
 func evaluateCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("mcpfz-probe evaluate", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	policyFlags := newPolicyFlags(flags)
 	format := flags.String("format", "ndjson", "")
 	learn := flags.String("learn", "", "")
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		_, err := io.WriteString(stdout, evaluateUsage)
+	if err := parseFlags(flags, args, evaluateUsage, stdout); err != nil {
 		return err
-	} else if err != nil {
-		return usageError{err}
 	}
 	if flags.NArg() > 1 {
 		return usageError{fmt.Errorf("want one file of events, not %d", flags.NArg())}

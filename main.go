@@ -121,18 +121,14 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 // sidecar is the command without a name: it serves one client.
 func sidecar(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 	flags := flag.NewFlagSet("mcpfz-probe", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	backendName := flags.String("backend", "ebpf", "")
 	eventsFile := flags.String("events-file", "", "")
 	graceMS := flags.Int("grace-ms", 0, "")
 	showVersion := flags.Bool("version", false, "")
 	ring := byteSize(16 << 20)
 	flags.Var(&ring, "ring-size", "")
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		_, err := io.WriteString(stdout, usage)
+	if err := parseFlags(flags, args, usage, stdout); err != nil {
 		return err
-	} else if err != nil {
-		return usageError{err}
 	}
 	switch {
 	case *showVersion:
@@ -170,6 +166,22 @@ func sidecar(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 		go func() { s.quit <- waitReaderGone(f) }()
 	}
 	return s.run()
+}
+
+// parseFlags parses args. If they ask for help, it writes usage and returns flag.ErrHelp,
+// with which a command has done all that it was to do.
+func parseFlags(flags *flag.FlagSet, args []string, usage string, stdout io.Writer) error {
+	flags.SetOutput(io.Discard)
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		if _, writeErr := io.WriteString(stdout, usage); writeErr != nil {
+			return writeErr
+		}
+		return err
+	} else if err != nil {
+		return usageError{err}
+	}
+	return nil
 }
 
 func newBackend(name, eventsFile string, ringSize int) (backend, error) {

@@ -37,7 +37,6 @@ var callMethods = map[string]func(*wireMessage) []byte{
 // runCommand is the command run.
 func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("mcpfz-probe run", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
 	policyFlags := newPolicyFlags(flags)
 	backendName := flags.String("backend", "auto", "")
 	eventsFile := flags.String("events-file", "", "")
@@ -50,11 +49,8 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	httpFlag := flags.String("http", "", "")
 	ring := byteSize(16 << 20)
 	flags.Var(&ring, "ring-size", "")
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		_, err := io.WriteString(stdout, runUsage)
+	if err := parseFlags(flags, args, runUsage, stdout); err != nil {
 		return err
-	} else if err != nil {
-		return usageError{err}
 	}
 	if flags.NArg() == 0 {
 		return usageError{errors.New("run: want a command, as in mcpfz-probe run -- npx server")}

@@ -25,7 +25,6 @@ type runOutput struct {
 
 	tools map[string]*toolCounts // by tool, as JSON; what belongs to none has an empty one
 	order []string
-	calls map[string]string // tools of open calls, by call id
 	lost  int
 }
 
@@ -37,7 +36,7 @@ type toolCounts struct {
 }
 
 func newRunOutput(p policy, events, findings, sarif, learn string) (*runOutput, error) {
-	o := &runOutput{tools: map[string]*toolCounts{}, calls: map[string]string{}}
+	o := &runOutput{tools: map[string]*toolCounts{}}
 	open := func(file string) (*bufio.Writer, error) {
 		f, err := os.Create(file)
 		if err != nil {
@@ -167,10 +166,9 @@ func (o *runOutput) count(ev *policyEvent) {
 		}
 		switch string(ev.message) {
 		case `"begin"`:
-			o.calls[id] = string(ev.tool)
 			o.row(string(ev.tool)).calls++
 		case `"end"`:
-			row := o.row(o.calls[id])
+			row := o.row(string(o.evaluation.tools[id]))
 			if string(ev.failed) == "true" {
 				row.failed++
 			}
@@ -183,7 +181,7 @@ func (o *runOutput) count(ev *policyEvent) {
 		fmt.Sscan(string(ev.count), &n)
 		o.lost += n
 	default:
-		o.row(o.calls[id]).events++
+		o.row(string(o.evaluation.tools[id])).events++
 	}
 }
 

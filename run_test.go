@@ -22,13 +22,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// run starts its own program, which becomes the server: in tests, this is the test binary.
-func init() {
-	if len(os.Args) > 1 && os.Args[1] == "run-server" {
-		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
-	}
-}
-
 // runSession runs the command with this input, and returns what it writes and the event
 // lines.
 func runSession(t *testing.T, input string, args ...string) (stdout, stderr string, events []outLine, code int) {
@@ -346,18 +339,8 @@ func TestRunServerDies(t *testing.T) {
 func TestRunSignal(t *testing.T) {
 	cmd := partCommand("probe", "run", "--backend", "fake", "--", "sh", "-c", "trap 'echo bye; exit 9' TERM; echo ready; while :; do sleep 0.01; done")
 	cmd.Stderr = io.Discard
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := cmd.StdinPipe() // stays open
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := startPiped(t, cmd)
+	defer in.Close() // it stays open meanwhile
 	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
 	defer timer.Stop()
 	if _, err := io.ReadFull(out, make([]byte, len("ready\n"))); err != nil {
@@ -377,18 +360,8 @@ func TestRunKilled(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "events")
 	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--", "sh", "-c", "echo $$; read x; echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}'; exec sleep 100")
 	cmd.Stderr = io.Discard
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	in, stdout := startPiped(t, cmd)
 	defer in.Close()
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
 	out := bufio.NewReader(stdout)
 	line, err := out.ReadString('\n')
 	if err != nil {
@@ -456,17 +429,7 @@ func TestRunMemory(t *testing.T) {
 	}
 	cmd := partCommand("probe", "run", "--backend", "fake", "--", "cat")
 	cmd.Stderr = io.Discard
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := startPiped(t, cmd)
 	const size = 100 << 20
 	go func() {
 		io.WriteString(in, `{"id":1,"method":"tools/call","params":{"name":"x","arguments":{"text":"`)
@@ -517,17 +480,7 @@ func TestEBPFRun(t *testing.T) {
 	cmd := partCommand("probe", "run", "--backend", "ebpf", "--events", file, "--", self, "demo-server")
 	cmd.Env = append(cmd.Env, "MCPFZ_DEMO_DIR="+t.TempDir())
 	cmd.Stderr = io.Discard
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := startPiped(t, cmd)
 	answers := json.NewDecoder(out)
 	ask := func(format string, args ...any) {
 		fmt.Fprintf(in, format+"\n", args...)

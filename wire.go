@@ -355,8 +355,8 @@ func (w *wireScanner) endString() {
 func (w *wireScanner) endScalar() {
 	w.scalar = false
 	s := jsonScanner{text: w.text}
-	number := len(w.text) > maxWireText || slices.Contains([]string{"NaN", "Infinity", "-Infinity"}, string(w.text)) // which Python reads and writes
-	if !number && (s.value(0) != nil || s.at < len(w.text)) {
+	unread := len(w.text) > maxWireText || slices.Contains([]string{"NaN", "Infinity", "-Infinity"}, string(w.text)) // which Python reads and writes
+	if !unread && (s.value(0) != nil || s.at < len(w.text)) {
 		w.broken = true
 	}
 	w.endCapture()
