@@ -177,6 +177,24 @@ func TestEvaluateBadInput(t *testing.T) {
 	}
 }
 
+// TestPolicyDefaults checks that a file replaces defaults for whoever has read it only.
+func TestPolicyDefaults(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "policy.json")
+	if err := os.WriteFile(file, []byte(`{"sensitive_patterns":["mine"]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err := defaultPolicy()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.read(file); err != nil || len(p.SensitivePatterns) != 1 || p.SensitivePatterns[0] != "mine" {
+		t.Errorf("patterns %q, %v", p.SensitivePatterns, err)
+	}
+	if again, err := defaultPolicy(); err != nil || again.SensitivePatterns[0] != "*/.ssh/*" {
+		t.Errorf("patterns of another policy %q, %v", again.SensitivePatterns, err)
+	}
+}
+
 // TestLearnedPolicy learns from sessions, and has no finding in them afterwards; and
 // finds what another session does.
 func TestLearnedPolicy(t *testing.T) {

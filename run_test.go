@@ -188,6 +188,8 @@ func TestRunCalls(t *testing.T) {
 < {"jsonrpc":"2.0","id":1,"result":"\q"}
 < {"jsonrpc":"2.0","id":1,"result":"a	b"}
 < [{"jsonrpc":"2.0","id":1,"result":{}}]
+< {"jsonrpc":"2.0","id":1,"error":{}}`, "initialized\n+1 read tools/call 1\n-1 failed"}, // and not before
+		{"an error that is none", `> {"id":1,` + read + `}
 < {"jsonrpc":"2.0","id":1,"result":{},"error":null}`, "initialized\n+1 read tools/call 1\n-1"},
 		{"a method with an escape", `> {"id":1,"method":"tools\/call","params":{"name":"read"}}
 < {"jsonrpc":"2.0","id":1,"result":{}}`, "initialized\n+1 read tools/call 1\n-1"},
@@ -291,6 +293,11 @@ func TestRunSerialize(t *testing.T) {
 	got := take(3)
 	if !got[call(1)+"\n"] || !got[ping+"\n"] || !got[answer+"\n"] {
 		t.Fatalf("the server gets %v", got)
+	}
+	select {
+	case line := <-lines:
+		t.Fatalf("the server gets %q while a call is running", line)
+	case <-time.After(100 * time.Millisecond):
 	}
 	rt.feed(`{"jsonrpc":"2.0","id":1,"result":{}}`+"\n", rt.r.fromServer)
 	expect(call(2))
