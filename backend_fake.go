@@ -21,6 +21,9 @@ type fakeBackend struct {
 	queue  []record
 	window uint64
 	closed bool
+	begun  map[string]int     // calls so far, by tool
+	nth    map[string]int     // which of them an open call is, by its id
+	origin map[callRef]uint64 // in which window calls began that events come from
 }
 
 var _ backend = (*fakeBackend)(nil)
@@ -29,7 +32,15 @@ var _ backend = (*fakeBackend)(nil)
 type scriptEntry struct {
 	trigger string
 	tool    string // a JSON string; empty for any tool
+	nth     int    // which call of that tool; 0 for each
+	origin  callRef
 	event   *scriptEvent
+}
+
+// A callRef names a call of a session: the n-th of a tool, from 1. None has n 0.
+type callRef struct {
+	tool string // a JSON string
+	n    int
 }
 
 // A scriptEvent is an event object of a script, passed through but for what the
@@ -48,7 +59,7 @@ type scriptField struct {
 // newFakeBackend returns a backend that plays a script as the README describes
 // it. Without one (nil) it is silent.
 func newFakeBackend(script []byte) (*fakeBackend, error) {
-	b := new(fakeBackend)
+	b := &fakeBackend{begun: map[string]int{}, nth: map[string]int{}, origin: map[callRef]uint64{}}
 	b.ready.L = &b.mu
 	if script != nil {
 		var err error
@@ -56,7 +67,12 @@ func newFakeBackend(script []byte) (*fakeBackend, error) {
 			return nil, err
 		}
 	}
-	b.play("startup", "")
+	for _, e := range b.script {
+		if e.origin.n > 0 {
+			b.origin[e.origin] = 0
+		}
+	}
+	b.play("startup", "", 0)
 	return b, nil
 }
 
@@ -64,7 +80,12 @@ func parseScript(script []byte) ([]scriptEntry, error) {
 	type entry struct {
 		Trigger string
 		Tool    json.RawMessage
-		Event   map[string]json.RawMessage
+		Nth     int
+		Origin  *struct {
+			Tool json.RawMessage
+			Nth  int
+		}
+		Event map[string]json.RawMessage
 	}
 	var list []entry
 	if script = bytes.TrimSpace(script); bytes.HasPrefix(script, []byte{'['}) {
@@ -84,16 +105,29 @@ func parseScript(script []byte) ([]scriptEntry, error) {
 	var entries []scriptEntry
 	for i, e := range list {
 		switch e.Trigger {
-		case "startup", "scope", "begin", "end":
+		case "startup", "scope", "begin", "end", "after":
 		default:
-			return nil, fmt.Errorf("events script: entry %d: unknown trigger %q, want startup, scope, begin or end", i, clip(e.Trigger))
+			return nil, fmt.Errorf("events script: entry %d: unknown trigger %q, want startup, scope, begin, end or after", i, clip(e.Trigger))
 		}
-		s := scriptEntry{trigger: e.Trigger}
+		if e.Nth < 0 {
+			return nil, fmt.Errorf("events script: entry %d: nth %d: want the number of a call, from 1", i, e.Nth)
+		}
+		s := scriptEntry{trigger: e.Trigger, nth: e.Nth}
 		if e.Tool != nil && string(e.Tool) != "null" {
 			var err error
 			if s.tool, err = jsonString(e.Tool); err != nil {
 				return nil, fmt.Errorf("events script: entry %d: tool: %w", i, err)
 			}
+		}
+		if e.Origin != nil {
+			tool, err := jsonString(e.Origin.Tool)
+			if err == nil && e.Origin.Nth < 1 {
+				err = fmt.Errorf("nth %d: want the number of a call, from 1", e.Origin.Nth)
+			}
+			if err != nil {
+				return nil, fmt.Errorf("events script: entry %d: origin: %w", i, err)
+			}
+			s.origin = callRef{tool, e.Origin.Nth}
 		}
 		if s.event = parseScriptEvent(e.Event); s.event != nil {
 			entries = append(entries, s)
@@ -144,35 +178,55 @@ func (b *fakeBackend) name() string { return "fake" }
 
 func (b *fakeBackend) scope(int) (int, error) { return processesUnknown, nil }
 
-// live returns nothing: events are played in the current window.
-func (b *fakeBackend) live() (map[uint64]bool, error) { return nil, nil }
+// live returns the windows that events to come have their origin in. All others are
+// played in the current one.
+func (b *fakeBackend) live() (map[uint64]bool, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	live := map[uint64]bool{}
+	for _, window := range b.origin {
+		live[window] = true
+	}
+	return live, nil
+}
 
 func (b *fakeBackend) mark(m *mark) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	id, tool := m.status.callID, m.status.tool
+	if m.op == markBegin && id != "" {
+		b.begun[tool]++
+		ref := callRef{tool, b.begun[tool]}
+		b.nth[id] = ref.n
+		if _, ok := b.origin[ref]; ok {
+			b.origin[ref] = m.window
+		}
+	}
+	nth := b.nth[id]
 	// In the kernel, too, the mark of a begin comes before what the call does, and
 	// that of an end after it.
 	if m.op == markEnd {
-		b.play("end", m.status.tool)
+		b.play("end", tool, nth)
 	}
 	b.window = m.window
 	b.push(record{mark: m})
-	switch m.op {
-	case markScope:
-		b.play("scope", "")
-	case markBegin:
-		if m.status.callID != "" {
-			b.play("begin", m.status.tool)
-		}
+	switch {
+	case m.op == markScope:
+		b.play("scope", "", 0)
+	case m.op == markBegin && id != "":
+		b.play("begin", tool, nth)
+	case m.op == markEnd:
+		delete(b.nth, id)
+		b.play("after", tool, nth)
 	}
 	return nil
 }
 
 // play queues the events of a trigger in the current window.
-func (b *fakeBackend) play(trigger, tool string) {
+func (b *fakeBackend) play(trigger, tool string, nth int) {
 	for _, e := range b.script {
-		if e.trigger == trigger && (e.tool == "" || e.tool == tool) {
-			b.push(record{event: e.event})
+		if e.trigger == trigger && (e.tool == "" || e.tool == tool) && (e.nth == 0 || e.nth == nth) {
+			b.push(record{event: e.event, origin: b.origin[e.origin]})
 		}
 	}
 }

@@ -1,20 +1,24 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
-	"slices"
 	"strconv"
+	"sync"
 	"time"
 )
 
 const demoUsage = `mcpfz-probe demo calls each tool of a small MCP server that misbehaves, harmlessly,
-and shows what the kernel saw of each call.
+and shows what the kernel saw of each call. It does what run does, with a client of
+its own.
 
 Usage:
   sudo mcpfz-probe demo      the real thing; needs Linux 5.15 or later
@@ -25,43 +29,57 @@ machine itself.
 
 Flags:
   --backend ebpf|fake|auto   where events come from (default auto: ebpf if it can be had)
+  --report FILE.html         the session as a page for a browser, too
   --help
 `
 
 const (
 	demoTimeout = 30 * time.Second // for all of it
 	lateTimeout = 3 * time.Second  // for what start_background leaves behind
+	stopServer  = 2 * time.Second  // for the server, when its client has gone
 )
 
 // demoArguments are what the tools are called with, by the parameter's name.
 var demoArguments = map[string]string{"command": "hello; id"}
 
-func demo(args []string, _ io.Reader, stdout, _ io.Writer) error {
-	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	name := flags.String("backend", "auto", "")
-	if err := flags.Parse(args); errors.Is(err, flag.ErrHelp) {
-		_, err := io.WriteString(stdout, demoUsage)
+func demo(args []string, _ io.Reader, stdout, stderr io.Writer) error {
+	flags := flag.NewFlagSet("mcpfz-probe demo", flag.ContinueOnError)
+	backendName := flags.String("backend", "auto", "")
+	var files runFiles
+	flags.StringVar(&files.report, "report", "", "")
+	if err := parseFlags(flags, args, demoUsage, stdout); err != nil {
 		return err
-	} else if err != nil {
-		return usageError{fmt.Errorf("demo: %w", err)}
-	} else if flags.NArg() > 0 {
+	}
+	if flags.NArg() > 0 {
 		return usageError{fmt.Errorf("demo: unexpected argument %q", flags.Arg(0))}
 	}
-
+	p, err := defaultPolicy()
+	if err != nil {
+		return err
+	}
+	if self, err := os.Executable(); err == nil {
+		p.ExecAllow = []string{self}
+	}
+	out, err := newRunOutput(p, files)
+	if err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals...)
 	defer stop()
-	report, err := watchDemo(ctx, *name)
-	if err != nil {
+	table, err := watchDemo(ctx, *backendName, out, stderr)
+	if err = errors.Join(err, out.close(io.Discard)); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
-	_, err = io.WriteString(stdout, report)
+	if files.report != "" {
+		table += "The page is in " + shellWord(files.report) + ".\n"
+	}
+	_, err = io.WriteString(stdout, table)
 	return err
 }
 
-// watchDemo does all that the demo does but for printing the report that it
-// returns. Nothing else is left of it then.
-func watchDemo(ctx context.Context, backendName string) (report string, err error) {
+// watchDemo does all that the demo does but for printing the table that it returns. Nothing
+// else is left of it then. Lines go to out, too.
+func watchDemo(ctx context.Context, backendName string, out io.Writer, stderr io.Writer) (table string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, demoTimeout, fmt.Errorf("not done after %v", demoTimeout))
 	defer cancel()
 	dir, err := makeDemoFolder()
@@ -69,65 +87,51 @@ func watchDemo(ctx context.Context, backendName string) (report string, err erro
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	server, err := startDemoServer(dir)
-	if err != nil {
-		return "", fmt.Errorf("start the server: %w", err)
-	}
-	defer server.end()
-	b, missing, err := demoBackend(backendName, dir, server.cmd.Process.Pid)
+	user, err := invokingUser(false)
 	if err != nil {
 		return "", err
 	}
+	if err := user.own(dir); err != nil {
+		return "", err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	// With cgo, glibc would count the CPUs in /sys when there are many threads, maybe
+	// in the middle of a call that is to do nothing.
+	server, err := startServer([]string{self, "demo-server"}, []string{"MCPFZ_DEMO_DIR=" + dir, "MALLOC_ARENA_MAX=1"}, user, stderr)
+	if err != nil {
+		return "", err
+	}
+	b, missing, err := demoBackend(backendName, dir, server.pid())
+	if err != nil {
+		server.kill()
+		return "", err
+	}
 	defer b.Close()
-	w := &demoWatch{probe: startDemoProbe(b), calls: make([]demoCall, len(demoTools)+1)}
-	defer w.probe.out.Close()
-	if err := w.callTools(ctx, server, dir); err != nil {
+	w := newDemoWatch(dir)
+	r := &runner{session: newSession(b, io.MultiWriter(out, w), 0), server: server, over: make(chan struct{})}
+	fromClient, toServer := io.Pipe()
+	fromServer, toClient := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		err := r.run(func() error { return r.serveStdio(fromClient, toClient) })
+		toClient.Close()
+		done <- err
+	}()
+	callErr := callDemoTools(ctx, newDemoPeer("server", fromServer, toServer), w)
+	toServer.Close()
+	end := time.AfterFunc(stopServer, server.end)
+	defer end.Stop()
+	if err := cmp.Or(callErr, <-done, w.err); err != nil {
 		return "", err
 	}
 	return w.report(dir, b.name(), missing), nil
 }
 
-// A demoLine is what the demo reads of the probe's lines, and what its script has.
-type demoLine struct {
-	Type        string   `json:"type"`
-	Bucket      string   `json:"bucket,omitempty"`
-	CallID      string   `json:"call_id,omitempty"`
-	Origin      string   `json:"origin_call_id,omitempty"`
-	Message     string   `json:"message,omitempty"`
-	Error       string   `json:"error,omitempty"`
-	Count       int      `json:"count,omitempty"`
-	Reason      string   `json:"reason,omitempty"`
-	Pid         int      `json:"pid,omitempty"`
-	ChildPid    int      `json:"child_pid,omitempty"`
-	TargetPid   int      `json:"target_pid,omitempty"`
-	RequestName string   `json:"request_name,omitempty"`
-	Argv        []string `json:"argv,omitempty"`
-	Path        string   `json:"path,omitempty"`
-	OldPath     string   `json:"old_path,omitempty"`
-	Target      string   `json:"target,omitempty"`
-	Flags       string   `json:"flags,omitempty"`
-	Mode        string   `json:"mode,omitempty"`
-	Proto       string   `json:"proto,omitempty"`
-	Dst         string   `json:"dst,omitempty"`
-	Errno       string   `json:"errno,omitempty"`
-}
-
-// A demoWatch gathers what the probe says. Calls have their number as id; number 0
-// stands for no call.
-type demoWatch struct {
-	probe *demoPeer
-	last  demoLine
-	calls []demoCall
-	lost  []demoLine
-}
-
-type demoCall struct {
-	events []demoLine // in the call
-	late   []demoLine // of what it left behind
-}
-
-// callTools calls one tool after the other, each between its marks.
-func (w *demoWatch) callTools(ctx context.Context, server *demoPeer, dir string) error {
+// callDemoTools is the client: it calls one tool after the other.
+func callDemoTools(ctx context.Context, server *demoPeer, w *demoWatch) error {
 	err := server.request(ctx, 0, "initialize", jsonObject{
 		"protocolVersion": demoProtocols[0],
 		"capabilities":    jsonObject{},
@@ -139,85 +143,80 @@ func (w *demoWatch) callTools(ctx context.Context, server *demoPeer, dir string)
 	if err := server.send(jsonObject{"jsonrpc": "2.0", "method": "notifications/initialized"}); err != nil {
 		return err
 	}
-	scope := jsonObject{"op": "scope", "pgid": server.cmd.Process.Pid, "generation": 1}
-	if err := w.control(ctx, scope, "scope", ""); err != nil {
-		return err
-	}
 	for i, tool := range demoTools {
-		if err := w.callTool(ctx, server, i+1, tool); err != nil {
+		arguments := jsonObject{}
+		if tool.param != "" {
+			arguments[tool.param] = demoArguments[tool.param]
+		}
+		params := jsonObject{"name": tool.name, "arguments": arguments}
+		if err := server.request(ctx, i+1, "tools/call", params); err != nil {
 			return fmt.Errorf("%s: %w", tool.name, err)
 		}
 	}
-	lateCtx, cancel := context.WithTimeout(ctx, lateTimeout)
-	defer cancel()
-	isLate := func(l demoLine) bool { return l.Path == demoLate(dir) }
-	err = w.until(lateCtx, func() bool { return slices.ContainsFunc(w.calls[len(demoTools)].late, isLate) })
-	if err != nil && lateCtx.Err() == nil { // if it does not come, the report lacks it
-		return err
-	}
-	if err := w.probe.send(jsonObject{"op": "shutdown"}); err != nil {
-		return err
-	}
-	if err := w.until(ctx, func() bool { return false }); err != io.EOF {
-		return err
+	select {
+	case <-w.late:
+	case <-time.After(lateTimeout): // if it does not come, the table lacks it
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 	return nil
 }
 
-func (w *demoWatch) callTool(ctx context.Context, server *demoPeer, number int, tool demoTool) error {
-	id, arguments := strconv.Itoa(number), jsonObject{}
-	if tool.param != "" {
-		arguments[tool.param] = demoArguments[tool.param]
-	}
-	begin := jsonObject{"op": "mark", "phase": "begin", "call_id": id, "tool": tool.name}
-	if err := w.control(ctx, begin, "begin", id); err != nil {
-		return err
-	}
-	params := jsonObject{"name": tool.name, "arguments": arguments}
-	if err := server.request(ctx, number, "tools/call", params); err != nil {
-		return err
-	}
-	return w.control(ctx, jsonObject{"op": "mark", "phase": "end", "call_id": id}, "end", id)
+// A demoWatch gathers the lines that are written to it. Calls have their number as id;
+// number 0 stands for no call.
+type demoWatch struct {
+	calls []demoCall
+	lost  []eventLine
+	late  chan struct{} // closed when start_background's child has acted
+	err   error         // the first line that says that something is wrong
+
+	part     []byte // of a line that is not whole yet
+	lateFile string
+	seen     sync.Once
 }
 
-// control sends a control line and waits for its status. Everything that the probe
-// has to say of the time before comes before that.
-func (w *demoWatch) control(ctx context.Context, line jsonObject, message, id string) error {
-	if err := w.probe.send(line); err != nil {
-		return err
-	}
-	return w.until(ctx, func() bool { return w.last.Message == message && w.last.CallID == id })
+type demoCall struct {
+	events []eventLine // in the call
+	late   []eventLine // of what it left behind
 }
 
-// until takes in lines until there was enough.
-func (w *demoWatch) until(ctx context.Context, enough func() bool) error {
-	for !enough() {
-		if err := w.read(ctx); err != nil {
-			return err
+func newDemoWatch(dir string) *demoWatch {
+	return &demoWatch{calls: make([]demoCall, len(demoTools)+1), late: make(chan struct{}), lateFile: demoLate(dir)}
+}
+
+// Write takes whole lines and parts of them, in one goroutine. It never fails: an error is
+// told at the end.
+func (w *demoWatch) Write(p []byte) (int, error) {
+	for part := range bytes.Lines(p) {
+		if w.part = append(w.part, part...); !bytes.HasSuffix(part, []byte("\n")) {
+			continue
 		}
+		var l eventLine
+		err := json.Unmarshal(w.part, &l)
+		if err == nil {
+			err = w.take(l)
+		}
+		w.err = cmp.Or(w.err, err)
+		w.part = w.part[:0]
 	}
-	return nil
+	return len(p), nil
 }
 
-// read takes in one line of the probe.
-func (w *demoWatch) read(ctx context.Context) error {
-	w.last = demoLine{}
-	l := &w.last
-	if err := w.probe.receive(ctx, l); err != nil {
-		return err
-	}
+func (w *demoWatch) take(l eventLine) error {
 	switch {
 	case l.Type == "status" && l.Error != "":
 		return errors.New("the probe says: " + l.Error)
 	case l.Type == "status":
 	case l.Type == "drop":
-		w.lost = append(w.lost, *l)
+		w.lost = append(w.lost, l)
 	case l.Bucket == "call":
 		c := w.call(l.CallID)
-		c.events = append(c.events, *l)
-	case l.Bucket != "startup": // then it is of those who started the demo
+		c.events = append(c.events, l)
+	case l.Bucket != "startup":
 		c := w.call(l.Origin)
-		c.late = append(c.late, *l)
+		if c.late = append(c.late, l); l.Path == w.lateFile {
+			w.seen.Do(func() { close(w.late) })
+		}
 	}
 	return nil
 }

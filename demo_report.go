@@ -4,11 +4,9 @@ import (
 	"cmp"
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 )
 
@@ -126,7 +124,7 @@ func (r *demoReport) row(call, tool, text string) {
 
 // events writes a row for each event that has something to tell, and one for the
 // rest. actor, if there is one, is how a row names the event's process.
-func (r *demoReport) events(call, tool string, list []demoLine, actor string) {
+func (r *demoReport) events(call, tool string, list []eventLine, actor string) {
 	var rows []string
 	routine := 0
 	for _, l := range list {
@@ -153,78 +151,4 @@ func (r *demoReport) events(call, tool string, list []demoLine, actor string) {
 		r.row(call, tool, text)
 		call, tool = "", ""
 	}
-}
-
-// routine tells whether l is what programs do when they start.
-func (l *demoLine) routine() bool {
-	if l.Type != "file_open" {
-		return false
-	}
-	name := filepath.Base(l.Path)
-	return l.Path == "/dev/null" || l.Path == "/dev/tty" ||
-		strings.HasPrefix(l.Flags, "O_RDONLY") &&
-			(strings.HasSuffix(name, ".so") || strings.Contains(name, ".so.") ||
-				strings.HasPrefix(l.Path, "/etc/ld") || // where shared libraries are
-				strings.Contains(l.Path, "/locale") || strings.Contains(l.Path, "/gconv"))
-}
-
-// words says what an event means.
-func (l *demoLine) words() string {
-	s := l.Type + " " + shellWord(l.Path)
-	switch l.Type {
-	case "exec":
-		s = "ran"
-		for _, arg := range l.Argv {
-			s += " " + shellWord(arg)
-		}
-	case "exec_failed":
-		s = "tried to run " + shellWord(l.Path)
-	case "process_spawn":
-		s = fmt.Sprintf("started process %d", l.ChildPid)
-	case "file_open":
-		access, _, _ := strings.Cut(l.Flags, "|")
-		purpose := map[string]string{"O_WRONLY": "writing", "O_RDWR": "reading and writing"}[access]
-		if purpose == "" {
-			purpose = "reading"
-		}
-		s = "opened " + shellWord(l.Path) + " for " + purpose
-	case "file_delete":
-		s = "deleted " + shellWord(l.Path)
-	case "file_mkdir":
-		s = "made folder " + shellWord(l.Path)
-	case "file_rename":
-		s = "renamed " + shellWord(l.OldPath) + " to " + shellWord(l.Path)
-	case "file_link":
-		s = "linked " + shellWord(l.Path) + " to " + shellWord(l.OldPath)
-	case "file_symlink":
-		s = "linked " + shellWord(l.Path) + " to " + shellWord(l.Target)
-	case "chmod":
-		s = "chmod " + l.Mode + " " + shellWord(l.Path)
-	case "connect", "bind", "listen":
-		s = strings.ToUpper(l.Proto) + " " + l.Type + " " + l.Dst
-		if l.Type == "connect" {
-			s = strings.ToUpper(l.Proto) + " connect to " + l.Dst
-		}
-	case "ptrace":
-		s = fmt.Sprintf("ptrace %s of process %d", l.RequestName, l.TargetPid)
-	}
-	if l.Errno != "" {
-		s += " (" + l.Errno + ")"
-	}
-	return s
-}
-
-// shellWord spells s as a shell would read it, or so that at least nothing is hidden.
-func shellWord(s string) string {
-	plain := func(r rune) bool {
-		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-_./:=,+@%", r)
-	}
-	hidden := func(r rune) bool { return !unicode.IsPrint(r) || r == '\'' }
-	switch {
-	case s != "" && strings.TrimLeftFunc(s, plain) == "":
-		return s
-	case strings.ContainsFunc(s, hidden):
-		return strconv.Quote(s)
-	}
-	return "'" + s + "'"
 }

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 )
 
 // demoBackend returns the backend to use. If that is the fake one since eBPF cannot
@@ -38,19 +37,20 @@ func demoBackend(name, dir string, pid int) (b backend, missing, err error) {
 // it, as far as it can be told beforehand.
 func demoScript(dir string, pid int) ([]byte, error) {
 	type entry struct {
-		Trigger string   `json:"trigger"`
-		Tool    string   `json:"tool"`
-		Event   demoLine `json:"event"`
+		Trigger string     `json:"trigger"`
+		Tool    string     `json:"tool"`
+		Origin  jsonObject `json:"origin,omitempty"`
+		Event   eventLine  `json:"event"`
 	}
 	var script []entry
-	in := func(tool string, events ...demoLine) {
+	in := func(tool string, events ...eventLine) {
 		for _, e := range events {
-			script = append(script, entry{"begin", tool, e})
+			script = append(script, entry{Trigger: "begin", Tool: tool, Event: e})
 		}
 	}
 	// shell is what starting one looks like.
-	shell := func(pid int, args ...string) []demoLine {
-		return []demoLine{
+	shell := func(pid int, args ...string) []eventLine {
+		return []eventLine{
 			{Type: "process_spawn", ChildPid: pid},
 			{Type: "exec", Pid: pid, Argv: append([]string{"/bin/sh", "-c"}, args...)},
 			{Type: "file_open", Pid: pid, Path: "/etc/ld.so.cache", Flags: "O_RDONLY|O_CLOEXEC"},
@@ -58,21 +58,19 @@ func demoScript(dir string, pid int) ([]byte, error) {
 		}
 	}
 	in("run_command", shell(pid+1, echoScript, "sh", demoArguments["command"])...)
-	in("read_secret", demoLine{Type: "file_open", Path: demoSecret(dir), Flags: "O_RDONLY|O_CLOEXEC"})
+	in("read_secret", eventLine{Type: "file_open", Path: demoSecret(dir), Flags: "O_RDONLY|O_CLOEXEC"})
 	in("drop_file",
-		demoLine{Type: "file_open", Path: demoDrop(dir), Flags: "O_WRONLY|O_CREAT|O_TRUNC|O_CLOEXEC"},
-		demoLine{Type: "chmod", Path: demoDrop(dir), Mode: "755"},
-		demoLine{Type: "file_delete", Path: demoDrop(dir)})
+		eventLine{Type: "file_open", Path: demoDrop(dir), Flags: "O_WRONLY|O_CREAT|O_TRUNC|O_CLOEXEC"},
+		eventLine{Type: "chmod", Path: demoDrop(dir), Mode: "755"},
+		eventLine{Type: "file_delete", Path: demoDrop(dir)})
 	in("send_beacon",
-		demoLine{Type: "connect", Proto: "udp", Dst: beaconUDP},
-		demoLine{Type: "connect", Proto: "tcp", Dst: beaconTCP})
-	in("trace_process", demoLine{Type: "ptrace", RequestName: "PTRACE_ATTACH", TargetPid: pid, Errno: "EPERM"})
+		eventLine{Type: "connect", Proto: "udp", Dst: beaconUDP},
+		eventLine{Type: "connect", Proto: "tcp", Dst: beaconTCP})
+	in("trace_process", eventLine{Type: "ptrace", RequestName: "PTRACE_ATTACH", TargetPid: pid, Errno: "EPERM"})
 	in("start_background", shell(pid+2, lateScript, "sh", demoLate(dir))...)
-	// Nothing can set off an event that comes when a call has ended, so this one says
-	// itself that it did.
-	script = append(script, entry{"end", "start_background", demoLine{
-		Type: "file_open", Bucket: "ambient", Origin: strconv.Itoa(len(demoTools)),
-		Pid: pid + 2, Path: demoLate(dir), Flags: "O_WRONLY|O_CREAT|O_TRUNC",
-	}})
+	script = append(script, entry{
+		Trigger: "after", Tool: "start_background", Origin: jsonObject{"tool": "start_background", "nth": 1},
+		Event: eventLine{Type: "file_open", Pid: pid + 2, Path: demoLate(dir), Flags: "O_WRONLY|O_CREAT|O_TRUNC"},
+	})
 	return json.Marshal(script)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -272,19 +273,25 @@ func TestDemoServerActsLate(t *testing.T) {
 
 // However a server without a folder of the demo's ends, it removes its own.
 func TestDemoServerCleansUp(t *testing.T) {
-	for name, end := range map[string]func(p *demoPeer){
-		"input ends":   func(p *demoPeer) { p.out.Close() },
-		"SIGTERM":      func(p *demoPeer) { p.cmd.Process.Signal(syscall.SIGTERM) },
-		"SIGINT":       func(p *demoPeer) { p.cmd.Process.Signal(os.Interrupt) },
-		"late in life": func(p *demoPeer) { io.WriteString(p.out, toolCall("start_background", "{}")); p.out.Close() },
+	for name, end := range map[string]func(p *demoPeer, process *os.Process){
+		"input ends": func(p *demoPeer, _ *os.Process) { p.out.Close() },
+		"SIGTERM":    func(_ *demoPeer, process *os.Process) { process.Signal(syscall.SIGTERM) },
+		"SIGINT":     func(_ *demoPeer, process *os.Process) { process.Signal(os.Interrupt) },
+		"late in life": func(p *demoPeer, _ *os.Process) {
+			io.WriteString(p.out, toolCall("start_background", "{}"))
+			p.out.Close()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, err := startDemoServer("")
-			if err != nil {
+			cmd := exec.Command(os.Args[0], "demo-server")
+			in, err1 := cmd.StdinPipe()
+			out, err2 := cmd.StdoutPipe()
+			if err := errors.Join(err1, err2, cmd.Start()); err != nil {
 				t.Fatal(err)
 			}
-			defer server.end()
+			defer in.Close()
+			server := newDemoPeer("server", out, in)
 			if err := server.send(json.RawMessage(toolCall("read_secret", "{}"))); err != nil {
 				t.Fatal(err)
 			}
@@ -298,10 +305,10 @@ func TestDemoServerCleansUp(t *testing.T) {
 			if _, err := os.Stat(dir); err != nil {
 				t.Fatalf("the folder in %+v: %v", answer, err)
 			}
-			end(server)
+			end(server, cmd.Process)
 			for range server.in {
 			}
-			if err := server.cmd.Wait(); err != nil {
+			if err := cmd.Wait(); err != nil {
 				t.Errorf("the server ended with %v", err)
 			}
 			if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
@@ -451,9 +458,9 @@ func TestDemoInterrupted(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 25 * time.Millisecond} {
 		interrupted := errors.New("interrupted")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), after, interrupted)
-		report, err := watchDemo(ctx, "fake")
+		table, err := watchDemo(ctx, "fake", io.Discard, io.Discard)
 		cancel()
-		if done := report != ""; done && after == 0 || !done && !errors.Is(err, interrupted) {
+		if done := table != ""; done && after == 0 || !done && !errors.Is(err, interrupted) {
 			t.Errorf("interrupted after %v: %v", after, err)
 		}
 		if left, err := os.ReadDir(parent); err != nil || len(left) > 0 {
@@ -482,9 +489,9 @@ func TestPeerFails(t *testing.T) {
 	}
 }
 
-func TestWatchRead(t *testing.T) {
-	w := &demoWatch{calls: make([]demoCall, len(demoTools)+1)}
-	in := strings.Join([]string{
+func TestDemoWatch(t *testing.T) {
+	w := newDemoWatch("/d")
+	for _, line := range []string{
 		`{"type":"status","message":"ready","bucket":"startup"}`,
 		`{"type":"exec","bucket":"startup"}`,
 		`{"type":"exec","bucket":"call","call_id":"1"}`,
@@ -493,13 +500,14 @@ func TestWatchRead(t *testing.T) {
 		`{"type":"chmod","bucket":"call","call_id":"2","origin_call_id":"1"}`,
 		`{"type":"bind","bucket":"ambient"}`,
 		`{"type":"status","message":"scope","bucket":"ambient","error":"no such process group"}`,
-	}, "\n") + "\n"
-	w.probe = newDemoPeer("probe", strings.NewReader(in), nil)
-	err := w.until(t.Context(), func() bool { return false })
-	if err == nil || !strings.Contains(err.Error(), "no such process group") {
-		t.Errorf("error %v", err)
+	} {
+		io.WriteString(w, line[:9])
+		io.WriteString(w, line[9:]+"\n")
 	}
-	types := func(lines []demoLine) (s []string) {
+	if w.err == nil || !strings.Contains(w.err.Error(), "no such process group") {
+		t.Errorf("error %v", w.err)
+	}
+	types := func(lines []eventLine) (s []string) {
 		for _, l := range lines {
 			s = append(s, l.Type)
 		}
@@ -513,14 +521,14 @@ func TestWatchRead(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("gathered %q, want %q", got, want)
 	}
-	report := w.report("/d", "ebpf", nil)
-	if want := "Lost: 3 events of call 1 (ring_buffer_full)."; !strings.Contains(report, want) {
-		t.Errorf("report without %q:\n%s", want, report)
+	table := w.report("/d", "ebpf", nil)
+	if want := "Lost: 3 events of call 1 (ring_buffer_full)."; !strings.Contains(table, want) {
+		t.Errorf("table without %q:\n%s", want, table)
 	}
 }
 
 func TestWords(t *testing.T) {
-	for want, l := range map[string]demoLine{
+	for want, l := range map[string]eventLine{
 		`ran /bin/sh -c 'a "b"' "it's" "\n" ''`:     {Type: "exec", Argv: []string{"/bin/sh", "-c", `a "b"`, "it's", "\n", ""}},
 		`tried to run /bin/x (ENOENT)`:              {Type: "exec_failed", Path: "/bin/x", Errno: "ENOENT"},
 		`started process 7`:                         {Type: "process_spawn", ChildPid: 7},
@@ -536,7 +544,7 @@ func TestWords(t *testing.T) {
 		`TCP connect to [::1]:80`:                   {Type: "connect", Proto: "tcp", Dst: "[::1]:80"},
 		`UDP bind 0.0.0.0:53`:                       {Type: "bind", Proto: "udp", Dst: "0.0.0.0:53"},
 		`ptrace PTRACE_ATTACH of process 1 (EPERM)`: {Type: "ptrace", RequestName: "PTRACE_ATTACH", TargetPid: 1, Errno: "EPERM"},
-		`unix_connect /run/x`:                       {Type: "unix_connect", Path: "/run/x"},
+		`contacted socket /run/x`:                   {Type: "unix_connect", Path: "/run/x"},
 	} {
 		if got := l.words(); got != want {
 			t.Errorf("%+v is %q, want %q", l, got, want)
@@ -558,7 +566,7 @@ func TestRoutine(t *testing.T) {
 		"/home/a/notes.sorted":           false,
 		"/etc/passwd":                    false,
 	} {
-		l := demoLine{Type: "file_open", Path: path, Flags: "O_RDONLY|O_CLOEXEC"}
+		l := eventLine{Type: "file_open", Path: path, Flags: "O_RDONLY|O_CLOEXEC"}
 		if got := l.routine(); got != want {
 			t.Errorf("reading %s is routine: %v, want %v", path, got, want)
 		}

@@ -67,6 +67,15 @@ func (f policyFlags) policy() (policy, error) {
 	return p, nil
 }
 
+// verdict is errFailOn if there is a finding of the severity that --fail-on names, or of a
+// worse one.
+func (f policyFlags) verdict(e *evaluation) error {
+	if *f.failOn != "" && e.worst >= slices.Index(severities, *f.failOn) {
+		return errFailOn
+	}
+	return nil
+}
+
 func splitList(list string) (items []string) {
 	for item := range strings.SplitSeq(list, ",") {
 		if item = strings.TrimSpace(item); item != "" {
@@ -101,12 +110,11 @@ func evaluateCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error 
 	policyFlags := newPolicyFlags(flags)
 	format := flags.String("format", "ndjson", "")
 	learn := flags.String("learn", "", "")
-	if err := parseFlags(flags, args, evaluateUsage, stdout); err != nil {
+	events, source, err := openEvents(flags, args, evaluateUsage, stdin, stdout)
+	if err != nil {
 		return err
 	}
-	if flags.NArg() > 1 {
-		return usageError{fmt.Errorf("want one file of events, not %d", flags.NArg())}
-	}
+	defer events.Close()
 	newWriter := findingFormats[*format]
 	if newWriter == nil {
 		return usageError{fmt.Errorf("--format %q: want ndjson, text or sarif", *format)}
@@ -114,15 +122,6 @@ func evaluateCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error 
 	p, err := policyFlags.policy()
 	if err != nil {
 		return err
-	}
-	events, source := stdin, "-"
-	if flags.NArg() == 1 && flags.Arg(0) != "-" {
-		f, err := os.Open(flags.Arg(0))
-		if err != nil {
-			return usageError{err}
-		}
-		defer f.Close()
-		events, source = f, flags.Arg(0)
 	}
 	out := bufio.NewWriterSize(stdout, 64<<10)
 	ev, err := newEvaluation(p, newWriter(out, source))
@@ -150,10 +149,32 @@ func evaluateCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error 
 	if readErr != nil {
 		return fmt.Errorf("read events: %w", readErr)
 	}
-	if *policyFlags.failOn != "" && ev.worst >= slices.Index(severities, *policyFlags.failOn) {
-		return errFailOn
+	return policyFlags.verdict(ev)
+}
+
+// openEvents parses args, of which one may be a file of events, and opens that.
+func openEvents(flags *flag.FlagSet, args []string, usage string, stdin io.Reader, stdout io.Writer) (events io.ReadCloser, source string, err error) {
+	var files []string
+	for ; ; args = flags.Args()[1:] { // flags may come after it, too
+		if err := parseFlags(flags, args, usage, stdout); err != nil {
+			return nil, "", err
+		}
+		if flags.NArg() == 0 {
+			break
+		}
+		files = append(files, flags.Arg(0))
 	}
-	return nil
+	switch {
+	case len(files) > 1:
+		return nil, "", usageError{fmt.Errorf("want one file of events, not %d", len(files))}
+	case len(files) == 0 || files[0] == "-":
+		return io.NopCloser(stdin), "-", nil
+	}
+	f, err := os.Open(files[0])
+	if err != nil {
+		return nil, "", usageError{err}
+	}
+	return f, files[0], nil
 }
 
 // An evaluation holds a stream of event lines against a policy.
@@ -161,6 +182,7 @@ type evaluation struct {
 	evaluator *evaluator
 	out       findingWriter
 	learned   *learnedPolicy // nil if nobody asks for it
+	report    *report        // likewise
 	tools     map[string][]byte
 	worst     int         // of severities, -1 for none
 	event     policyEvent // of the current line
@@ -214,6 +236,9 @@ func (e *evaluation) line(n int, line []byte) error {
 	if err := ev.parse(line); err != nil {
 		e.skip(n, err)
 		return nil
+	}
+	if e.report != nil {
+		e.report.see(n, line, ev)
 	}
 	if string(ev.typ) == `"status"` {
 		if string(ev.message) == `"begin"` && ev.callID != nil && ev.tool != nil {

@@ -51,6 +51,7 @@ Usage:
                           stand between an MCP client and the server that COMMAND
                           starts (see run --help)
   mcpfz-probe evaluate    hold events against a policy (see evaluate --help)
+  mcpfz-probe report      make a page of a session (see report --help)
   mcpfz-probe demo        watch a small vulnerable MCP server, and see what it did
 
 Flags of the sidecar:
@@ -89,6 +90,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			command, args = runServer, args[1:]
 		case "evaluate":
 			command, args = evaluateCommand, args[1:]
+		case "report":
+			command, args = reportCommand, args[1:]
 		case "demo":
 			command, args = demo, args[1:]
 		case "demo-server":

@@ -391,8 +391,9 @@ func (e *evaluator) open(ev *policyEvent) error {
 }
 
 // writes tells whether a file was opened to be changed.
-func writes(ev *policyEvent) bool {
-	flags := fieldText(ev.flags, "")
+func writes(ev *policyEvent) bool { return flagsWrite(fieldText(ev.flags, "")) }
+
+func flagsWrite(flags string) bool {
 	return slices.ContainsFunc(writeFlags, func(flag string) bool { return strings.Contains(flags, flag) })
 }
 

@@ -40,10 +40,13 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	policyFlags := newPolicyFlags(flags)
 	backendName := flags.String("backend", "auto", "")
 	eventsFile := flags.String("events-file", "", "")
-	events := flags.String("events", "", "")
-	findings := flags.String("findings", "", "")
-	sarif := flags.String("sarif", "", "")
-	learn := flags.String("learn", "", "")
+	var files runFiles
+	flags.StringVar(&files.events, "events", "", "")
+	flags.StringVar(&files.findings, "findings", "", "")
+	flags.StringVar(&files.sarif, "sarif", "", "")
+	flags.StringVar(&files.learn, "learn", "", "")
+	flags.StringVar(&files.report, "report", "", "")
+	flags.StringVar(&files.record, "record", "", "")
 	asRoot := flags.Bool("as-root", false, "")
 	serialize := flags.Bool("serialize", false, "")
 	httpFlag := flags.String("http", "", "")
@@ -80,7 +83,7 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 			p.ExecAllow = append(slices.Clone(p.ExecAllow), path) // whoever calls it so wants it run
 		}
 	}
-	out, err := newRunOutput(p, *events, *findings, *sarif, *learn)
+	out, err := newRunOutput(p, files)
 	if err != nil {
 		return err
 	}
@@ -96,7 +99,7 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	server, err := startServer(flags.Args(), user, stderr)
+	server, err := startServer(flags.Args(), nil, user, stderr)
 	if err != nil {
 		return err
 	}
@@ -129,10 +132,7 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	if err != nil {
 		return err
 	}
-	if *policyFlags.failOn != "" && out.evaluation.worst >= slices.Index(severities, *policyFlags.failOn) {
-		return errFailOn
-	}
-	return nil
+	return policyFlags.verdict(out.evaluation)
 }
 
 // A runner is a server with a client, and a session that watches them.
@@ -425,7 +425,10 @@ address:port, or a port of loopback.
   --events FILE          event lines, as the sidecar writes them
   --findings FILE        what the policy does not allow, a line each
   --sarif FILE           the same as SARIF 2.1.0
+  --report FILE.html     a page for a browser, to look at and to hand on
   --learn FILE           the smallest policy under which there is no finding
+  --record FILE          the session as a script, which --backend fake
+                         --events-file FILE plays without privileges
   --policy FILE, --workspace DIR, --tmpdir DIR, --allow-exec A,B,
   --allow-host A,B, --fail-on SEVERITY
                          as for evaluate

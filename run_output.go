@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,8 @@ type runOutput struct {
 	writers    []*bufio.Writer
 	events     *bufio.Writer // nil if nobody wants them
 	learned    *bufio.Writer // for the policy; likewise
+	page       *bufio.Writer // for the report; likewise
+	recording  *recording    // likewise
 	line       []byte        // that is not whole yet
 	n          int           // of the last line
 	err        error         // of the first write that failed
@@ -35,52 +38,52 @@ type toolCounts struct {
 	findings              [4]int // by severity
 }
 
-func newRunOutput(p policy, events, findings, sarif, learn string) (*runOutput, error) {
+// runFiles names the files that a session is written to; empty for those that are not.
+type runFiles struct{ events, findings, sarif, learn, report, record string }
+
+func newRunOutput(p policy, files runFiles) (*runOutput, error) {
 	o := &runOutput{tools: map[string]*toolCounts{}}
-	open := func(file string) (*bufio.Writer, error) {
-		f, err := os.Create(file)
-		if err != nil {
-			return nil, usageError{err}
+	var err error
+	open := func(file string) *bufio.Writer {
+		if file == "" || err != nil {
+			return nil
+		}
+		var f *os.File
+		if f, err = os.Create(file); err != nil {
+			return nil
 		}
 		o.files = append(o.files, f)
 		w := bufio.NewWriterSize(f, 64<<10)
 		o.writers = append(o.writers, w)
-		return w, nil
+		return w
 	}
 	out := findingWriters{o}
-	var err error
-	if events != "" {
-		if o.events, err = open(events); err != nil {
-			return nil, err
-		}
-	}
-	if findings != "" {
-		w, err := open(findings)
-		if err != nil {
-			return nil, err
-		}
+	o.events = open(files.events)
+	if w := open(files.findings); w != nil {
 		out = append(out, &findingLines{out: w})
 	}
-	if sarif != "" {
-		w, err := open(sarif)
-		if err != nil {
-			return nil, err
-		}
-		source := events
-		if source == "" {
-			source = "-"
-		}
-		out = append(out, newFindingSARIF(w, source))
+	if w := open(files.sarif); w != nil {
+		out = append(out, newFindingSARIF(w, cmp.Or(files.events, "-")))
+	}
+	if w := open(files.record); w != nil {
+		o.recording = newRecording(w)
+	}
+	o.learned, o.page = open(files.learn), open(files.report)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	var page *report
+	if o.page != nil {
+		page = newReport(p)
+		out = append(out, page)
 	}
 	if o.evaluation, err = newEvaluation(p, out); err != nil {
 		return nil, usageError{err}
 	}
-	if learn != "" {
+	o.evaluation.report = page
+	if o.learned != nil {
 		if o.evaluation.learned, err = newLearnedPolicy(p); err != nil {
 			return nil, usageError{err}
-		}
-		if o.learned, err = open(learn); err != nil {
-			return nil, err
 		}
 	}
 	return o, nil
@@ -138,6 +141,9 @@ func (o *runOutput) take(p []byte) {
 			o.err = err
 		}
 		o.count(&o.evaluation.event)
+		if o.recording != nil {
+			o.recording.see(line, &o.evaluation.event)
+		}
 		o.line, rest = o.line[:0], rest[end+1:]
 	}
 }
@@ -198,6 +204,12 @@ func (o *runOutput) close(stderr io.Writer) error {
 	err := errors.Join(o.err, o.evaluation.out.finish(), o.evaluation.complaint())
 	if o.learned != nil {
 		err = errors.Join(err, o.evaluation.learned.encode(o.learned))
+	}
+	if o.page != nil {
+		err = errors.Join(err, o.evaluation.report.writePage(o.page))
+	}
+	if o.recording != nil {
+		o.recording.finish()
 	}
 	for i, w := range o.writers {
 		err = errors.Join(err, w.Flush(), o.files[i].Close())

@@ -3,12 +3,15 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/user"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -69,9 +72,20 @@ func invokingUser(asRoot bool) (*serverUser, error) {
 	return &serverUser{c, []string{"HOME=" + u.HomeDir, "USER=" + u.Username, "LOGNAME=" + u.Username}}, nil
 }
 
-// startServer starts a server that waits to be released. It ends with the thread that it
+// own gives the user a folder with all that is in it.
+func (u *serverUser) own(dir string) error {
+	if u == nil {
+		return nil
+	}
+	return filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		return cmp.Or(err, os.Lchown(path, int(u.credential.Uid), int(u.credential.Gid)))
+	})
+}
+
+// startServer starts a server that waits to be released, with env beside this process's
+// environment. It ends with the thread that it
 // is started by, if nothing else ends it; see dieWithParent.
-func startServer(command []string, as *serverUser, stderr io.Writer) (*server, error) {
+func startServer(command, env []string, as *serverUser, stderr io.Writer) (*server, error) {
 	self := "/proc/self/exe" // which another user may execute wherever it lies
 	if runtime.GOOS != "linux" {
 		var err error
@@ -81,10 +95,11 @@ func startServer(command []string, as *serverUser, stderr io.Writer) (*server, e
 	}
 	s := &server{cmd: exec.Command(self, append([]string{"run-server", "--"}, command...)...)}
 	s.cmd.Stderr = stderr
+	s.cmd.Env = append(os.Environ(), env...)
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if as != nil {
 		s.cmd.SysProcAttr.Credential = as.credential
-		s.cmd.Env = append(os.Environ(), as.env...)
+		s.cmd.Env = append(s.cmd.Env, as.env...)
 	}
 	var theirs []*os.File
 	defer func() {

@@ -213,6 +213,10 @@ func TestBadScript(t *testing.T) {
 		"unknown trigger": {`[{"trigger":"begin","event":{"type":"x"}},{"trigger":"middle","event":{"type":"x"}}]`, `entry 1: unknown trigger "middle"`},
 		"tool a number":   {`[{"trigger":"begin","tool":1,"event":{"type":"x"}}]`, "entry 0: tool"},
 		"event a string":  {`[{"trigger":"begin","event":"x"}]`, "cannot unmarshal"},
+		"nth a string":    {`[{"trigger":"begin","nth":"1","event":{"type":"x"}}]`, "cannot unmarshal"},
+		"nth below zero":  {`[{"trigger":"begin","nth":-1,"event":{"type":"x"}}]`, "entry 0: nth"},
+		"origin no call":  {`[{"trigger":"after","origin":{"tool":"x"},"event":{"type":"x"}}]`, "entry 0: origin: nth 0"},
+		"origin no tool":  {`[{"trigger":"after","origin":{"nth":1},"event":{"type":"x"}}]`, "entry 0: origin"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if _, err := newFakeBackend([]byte(tt.script)); err == nil || !strings.Contains(err.Error(), tt.err) {

@@ -1,0 +1,266 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The report's picture: a lane for each tool, with its calls as bars and what happened in
+// them as ticks below. Between calls there is mostly nothing, and much of it: such time is
+// shown shorter than it was, so that calls have at least half the width.
+
+const (
+	maxLanes     = 30 // the tools after that share one
+	maxToolName  = 60 // bytes of a name in the picture
+	timelineSize = 1000
+	axisStep     = 90 // between the times on the axis, at least
+)
+
+// A timeline is what the template draws. Places and widths are thousandths of the width.
+type timeline struct {
+	Lanes []lane
+	Times []axisTime
+	Cuts  []axisCut
+}
+
+type lane struct {
+	Name  string
+	Bars  []bar
+	Ticks []ticks
+}
+
+type bar struct {
+	X, Width float64
+	Link     string
+	Title    string
+	Severity string // of the worst finding
+	Failed   bool
+
+	calls, number, events int
+	severity              int
+}
+
+// ticks are the events of a class, as the path of an SVG.
+type ticks struct{ Class, Path string }
+
+type axisTime struct {
+	X    float64
+	Text string
+}
+
+type axisCut struct {
+	X, Width, Middle float64
+	Text             string
+}
+
+// A timeScale says where in the picture a time is.
+type timeScale struct{ pieces []timePiece }
+
+// In a timePiece time goes evenly from x to xEnd.
+type timePiece struct {
+	from, to int64
+	x, xEnd  float64
+	busy     bool
+}
+
+// newTimeScale makes the scale of a session in which something is going on in busy, which
+// is sorted.
+func newTimeScale(start, end int64, busy [][2]int64) timeScale {
+	var pieces []timePiece
+	at := start
+	add := func(to int64, busy bool) {
+		if to > at {
+			pieces = append(pieces, timePiece{from: at, to: to, busy: busy})
+			at = to
+		}
+	}
+	for _, b := range busy {
+		add(b[0], false)
+		add(b[1], true)
+	}
+	add(max(end, at), false)
+	working, gaps := int64(0), int64(0)
+	for _, p := range pieces {
+		if p.busy {
+			working += p.to - p.from
+		} else {
+			gaps++
+		}
+	}
+	width := func(p timePiece) float64 {
+		if p.busy || working == 0 {
+			return float64(p.to - p.from)
+		}
+		return float64(min(p.to-p.from, working/gaps+1))
+	}
+	total := 0.0
+	for _, p := range pieces {
+		total += width(p)
+	}
+	x := 0.0
+	for i := range pieces {
+		pieces[i].x = x
+		x += width(pieces[i]) / total * timelineSize
+		pieces[i].xEnd = x
+	}
+	return timeScale{pieces}
+}
+
+func (s timeScale) at(ts int64) float64 {
+	i, _ := slices.BinarySearchFunc(s.pieces, ts, func(p timePiece, ts int64) int { return cmp.Compare(p.to, ts) })
+	if i == len(s.pieces) {
+		return timelineSize
+	}
+	p := s.pieces[i]
+	return p.x + (p.xEnd-p.x)*float64(max(ts-p.from, 0))/float64(p.to-p.from)
+}
+
+func (r *report) timeline() timeline {
+	var busy [][2]int64
+	for _, p := range r.calls {
+		if p.began != 0 {
+			busy = append(busy, r.span(p))
+		}
+	}
+	// A file of events may have them in any order; overlapping ones do no harm.
+	slices.SortFunc(busy, func(a, b [2]int64) int { return cmp.Compare(a[0], b[0]) })
+	scale := newTimeScale(r.start, r.end, busy)
+	var t timeline
+	lanes := map[*reportTool]int{}
+	var places [][]*reportPlace
+	for _, p := range append(slices.Clone(r.calls), r.startup, r.ambient) {
+		n, ok := lanes[p.tool]
+		switch {
+		case ok:
+		case p.number == 0:
+			n = len(t.Lanes)
+			t.Lanes, places = append(t.Lanes, lane{Name: p.tool.name}), append(places, nil)
+		case len(t.Lanes) > maxLanes:
+			n = maxLanes
+		default:
+			name := shorten(p.tool.name, maxToolName)
+			if len(t.Lanes) == maxLanes {
+				name = "(other tools)"
+			}
+			n = len(t.Lanes)
+			t.Lanes, places = append(t.Lanes, lane{Name: name}), append(places, nil)
+		}
+		lanes[p.tool] = n
+		places[n] = append(places[n], p)
+	}
+	for i, list := range places {
+		t.Lanes[i].Bars = r.bars(list, scale)
+		t.Lanes[i].Ticks = r.ticks(list, scale)
+	}
+	t.Lanes = slices.DeleteFunc(t.Lanes, func(l lane) bool { return len(l.Bars)+len(l.Ticks) == 0 })
+	last := -float64(axisStep)
+	for _, p := range scale.pieces {
+		if p.x >= last+axisStep && p.x <= timelineSize-axisStep/2 && (p.busy || p.x == 0) {
+			t.Times = append(t.Times, axisTime{p.x, "+" + showDuration(time.Duration(p.from-r.start))})
+			last = p.x
+		}
+		if !p.busy && len(busy) > 0 && p.xEnd-p.x >= 4 {
+			text := ""
+			if p.xEnd-p.x >= axisStep/2 {
+				text = showDuration(time.Duration(p.to - p.from))
+			}
+			t.Cuts = append(t.Cuts, axisCut{p.x, p.xEnd - p.x, (p.x + p.xEnd) / 2, text})
+		}
+	}
+	return t
+}
+
+// span is from when to when a call was open.
+func (r *report) span(p *reportPlace) [2]int64 {
+	if p.ended == 0 {
+		return [2]int64{p.began, r.end}
+	}
+	return [2]int64{p.began, max(p.began, p.ended)}
+}
+
+// bars draws calls. Where several are too narrow to be told apart, one bar stands for all.
+func (r *report) bars(calls []*reportPlace, scale timeScale) (bars []bar) {
+	const narrow = 4
+	for _, p := range calls {
+		if p.began == 0 {
+			continue
+		}
+		span := r.span(p)
+		x, end := scale.at(span[0]), scale.at(span[1])
+		width := max(end-x, 2)
+		if n := len(bars); n > 0 && width < narrow && x < bars[n-1].X+bars[n-1].Width+0.5 && (bars[n-1].calls > 1 || bars[n-1].Width < narrow) {
+			b := &bars[n-1]
+			b.Width = max(b.Width, x+width-b.X)
+			b.calls++
+			b.events += p.n
+			b.severity = max(b.severity, p.severity)
+			b.Failed = b.Failed || p.failed
+			b.Title = fmt.Sprintf("%s from call %d on, %s", plural(b.calls, "call"), b.number, plural(b.events, "event"))
+		} else {
+			_, link := r.where(p)
+			bars = append(bars, bar{
+				X: x, Width: width, Link: link, Failed: p.failed,
+				Title: fmt.Sprintf("call %d (%s), %s, %s", p.number, shorten(p.tool.name, maxToolName), r.took(p), plural(p.n, "event")),
+				calls: 1, number: p.number, events: p.n, severity: p.severity,
+			})
+		}
+	}
+	for i := range bars {
+		b := &bars[i]
+		if b.severity >= 0 {
+			b.Severity = severities[b.severity]
+			b.Title += ", findings: " + b.Severity
+		}
+		if b.Failed {
+			b.Title += ", failed"
+		}
+	}
+	return bars
+}
+
+func (r *report) took(p *reportPlace) string {
+	if p.ended == 0 {
+		return "not answered"
+	}
+	return showDuration(p.latency)
+}
+
+// ticks draws the events of places, by class.
+func (r *report) ticks(places []*reportPlace, scale timeScale) (list []ticks) {
+	seen := map[string][]bool{}
+	for _, p := range places {
+		for _, e := range p.events {
+			class := r.facts.values[e.fact].class
+			if seen[class] == nil {
+				seen[class] = make([]bool, timelineSize+1)
+			}
+			seen[class][int(scale.at(e.at))] = true
+		}
+	}
+	for row, class := range eventClasses {
+		if class == classRoutine {
+			continue
+		}
+		var path strings.Builder
+		for x, is := range seen[class] {
+			if is {
+				fmt.Fprintf(&path, "M%d %dv1", x, row)
+			}
+		}
+		if path.Len() > 0 {
+			list = append(list, ticks{class, path.String()})
+		}
+	}
+	return list
+}
+
+// shorten cuts s to n bytes.
+func shorten(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
