@@ -22,7 +22,7 @@ import (
 // The demo and run start their own program as the server: in tests, this is the test
 // binary.
 func init() {
-	if len(os.Args) > 1 && (os.Args[1] == "demo-server" || os.Args[1] == "run-server") {
+	if len(os.Args) > 1 && slices.Contains([]string{"demo-server", "run-server", "run-output"}, os.Args[1]) {
 		os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 	}
 }

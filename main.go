@@ -88,6 +88,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 			command, args = runCommand, args[1:]
 		case "run-server":
 			command, args = runServer, args[1:]
+		case "run-output":
+			command, args = runOutputCommand, args[1:]
 		case "evaluate":
 			command, args = evaluateCommand, args[1:]
 		case "report":

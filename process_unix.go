@@ -5,6 +5,8 @@ package main
 import (
 	"errors"
 	"os"
+	"os/exec"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,6 +16,10 @@ var endSignals = []os.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP}
 
 // brokenPipe is what the runtime would die of when the reader has gone.
 var brokenPipe = []os.Signal{unix.SIGPIPE}
+
+// ownSession starts cmd in a session of its own, so that what is sent to a group or a
+// terminal does not reach it.
+func ownSession(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // waitReaderGone waits until nobody can read what is written to f any more, also
 // while nothing is, and returns an error that says so. For what has no reader, as

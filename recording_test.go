@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -27,10 +26,10 @@ func play(t *testing.T, script string, args ...string) string {
 	for i, tool := range []string{"get_time", "read_secret", "get_time", "get_time"} {
 		input += strings.Replace(toolCall(tool, "{}"), `"id":1`, fmt.Sprintf(`"id":%d`, i+1), 1) + "\n"
 	}
-	var errs bytes.Buffer
+	var errs sharedBuffer
 	args = append([]string{"run", "--backend", "fake", "--events-file", file, "--serialize", "--events", events}, args...)
 	if code := run(append(args, "--", os.Args[0], "demo-server"), strings.NewReader(input), io.Discard, &errs); code != 0 {
-		t.Fatalf("exit code %d: %s", code, &errs)
+		t.Fatalf("exit code %d: %s", code, errs.String())
 	}
 	var lines []string
 	for _, l := range readEvents(t, events) {

@@ -251,24 +251,38 @@ func TestReportCommand(t *testing.T) {
 	}
 }
 
-// Time without calls is shortened, and everything else keeps its order.
+// Long times are cut short, and everything keeps its order.
 func TestTimeScale(t *testing.T) {
 	second := int64(time.Second)
-	s := newTimeScale(0, 1000*second, [][2]int64{{100 * second, 101 * second}, {500 * second, 503 * second}, {502 * second, 503 * second}})
+	calls := [][2]int64{{1000 * second, 2000 * second}, {1500 * second, 1501 * second}}
+	short := 0.0
+	for i := range int64(50) {
+		calls = append(calls, [2]int64{(100 + i) * second, (100+i)*second + second/10})
+	}
+	s := newTimeScale(0, 3000*second, calls)
 	last := -1.0
-	for ts := int64(0); ts <= 1000*second; ts += second / 4 {
+	for ts := int64(0); ts <= 3000*second; ts += second / 20 {
 		x := s.at(ts)
-		if x < last || x > timelineSize {
+		if x < last-1e-9 || x > timelineSize {
 			t.Fatalf("%v is at %v, after %v", time.Duration(ts), x, last)
 		}
 		last = x
 	}
-	if busy := s.at(101*second) - s.at(100*second) + s.at(503*second) - s.at(500*second); busy < timelineSize/2-1 {
-		t.Errorf("calls have %v thousandths", busy)
+	for _, c := range calls[2:] {
+		short += s.at(c[1]) - s.at(c[0])
 	}
-	for _, ends := range [][2]int64{{0, 0}, {5, 5}, {7, 2}} {
-		if x := newTimeScale(ends[0], ends[1], nil).at(ends[0]); x < 0 || x > timelineSize {
-			t.Errorf("a session from %d to %d: %v", ends[0], ends[1], x)
+	if short < timelineSize/3 {
+		t.Errorf("the short calls have %v thousandths", short)
+	}
+	for _, tt := range []struct {
+		start, end int64
+		calls      [][2]int64
+	}{{0, 0, nil}, {5, 5, nil}, {7, 9, nil}, {0, 10, [][2]int64{{0, 10}}}, {3, 9, [][2]int64{{4, 4}, {1, 20}, {2, 5}}}} {
+		s := newTimeScale(tt.start, tt.end, tt.calls)
+		for ts := tt.start; ts <= tt.end; ts++ {
+			if x := s.at(ts); !(x >= 0 && x <= timelineSize) {
+				t.Errorf("%+v: %d is at %v", tt, ts, x)
+			}
 		}
 	}
 }

@@ -3,14 +3,16 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
 )
 
 // The report's picture: a lane for each tool, with its calls as bars and what happened in
-// them as ticks below. Between calls there is mostly nothing, and much of it: such time is
-// shown shorter than it was, so that calls have at least half the width.
+// them as ticks below. Mostly nothing happens, for long: time without calls is cut so short
+// that calls have half the width, and of theirs, what one alone would take most of.
 
 const (
 	maxLanes     = 30 // the tools after that share one
@@ -63,48 +65,60 @@ type timeScale struct{ pieces []timePiece }
 type timePiece struct {
 	from, to int64
 	x, xEnd  float64
-	busy     bool
+	cut      bool // it is shown shorter than others
 }
 
-// newTimeScale makes the scale of a session in which something is going on in busy, which
-// is sorted.
-func newTimeScale(start, end int64, busy [][2]int64) timeScale {
-	var pieces []timePiece
-	at := start
-	add := func(to int64, busy bool) {
-		if to > at {
-			pieces = append(pieces, timePiece{from: at, to: to, busy: busy})
-			at = to
+// newTimeScale makes the scale of a session in which calls were open from when to when.
+func newTimeScale(start, end int64, calls [][2]int64) timeScale {
+	change := map[int64]int{start: 0, max(start+1, end): 0} // of how many are open, by time
+	for _, c := range calls {
+		change[c[0]]++
+		change[c[1]]--
+	}
+	times := slices.Sorted(maps.Keys(change))
+	pieces := make([]timePiece, len(times)-1)
+	lengths := make([]float64, len(pieces))
+	busy := make([]bool, len(pieces))
+	working := 0
+	for i, open := 0, 0; i < len(pieces); i++ {
+		open += change[times[i]]
+		pieces[i].from, pieces[i].to = times[i], times[i+1]
+		lengths[i], busy[i] = float64(times[i+1]-times[i]), open > 0
+		if busy[i] {
+			working++
 		}
 	}
-	for _, b := range busy {
-		add(b[0], false)
-		add(b[1], true)
-	}
-	add(max(end, at), false)
-	working, gaps := int64(0), int64(0)
-	for _, p := range pieces {
-		if p.busy {
-			working += p.to - p.from
-		} else {
-			gaps++
+	sum := func(most, mostIdle float64) (total float64) {
+		for i, length := range lengths {
+			if busy[i] {
+				total += min(length, most)
+			} else {
+				total += min(length, mostIdle)
+			}
 		}
+		return total
 	}
-	width := func(p timePiece) float64 {
-		if p.busy || working == 0 {
-			return float64(p.to - p.from)
+	most, mostIdle := math.Inf(1), math.Inf(1)
+	if working > 0 {
+		// Of the time in which calls are open, none between two marks has more than a
+		// share. What is left for all becomes less when some are cut, and so does the
+		// share of each, but never to nothing: all shares are more than the whole.
+		share := max(1.0/20, min(1, 2/float64(working)))
+		for range 50 {
+			most = sum(most, 0) * share
 		}
-		return float64(min(p.to-p.from, working/gaps+1))
+		mostIdle = sum(most, 0) / float64(max(1, len(pieces)-working))
 	}
-	total := 0.0
-	for _, p := range pieces {
-		total += width(p)
-	}
-	x := 0.0
+	total, x := sum(most, mostIdle), 0.0
 	for i := range pieces {
-		pieces[i].x = x
-		x += width(pieces[i]) / total * timelineSize
-		pieces[i].xEnd = x
+		p, limit := &pieces[i], mostIdle
+		if busy[i] {
+			limit = most
+		}
+		p.cut = lengths[i] > limit*1.01
+		p.x = x
+		x += min(lengths[i], limit) / total * timelineSize
+		p.xEnd = x
 	}
 	return timeScale{pieces}
 }
@@ -115,19 +129,17 @@ func (s timeScale) at(ts int64) float64 {
 		return timelineSize
 	}
 	p := s.pieces[i]
-	return p.x + (p.xEnd-p.x)*float64(max(ts-p.from, 0))/float64(p.to-p.from)
+	return min(timelineSize, p.x+(p.xEnd-p.x)*float64(max(ts-p.from, 0))/float64(p.to-p.from))
 }
 
 func (r *report) timeline() timeline {
-	var busy [][2]int64
+	var calls [][2]int64
 	for _, p := range r.calls {
 		if p.began != 0 {
-			busy = append(busy, r.span(p))
+			calls = append(calls, r.span(p))
 		}
 	}
-	// A file of events may have them in any order; overlapping ones do no harm.
-	slices.SortFunc(busy, func(a, b [2]int64) int { return cmp.Compare(a[0], b[0]) })
-	scale := newTimeScale(r.start, r.end, busy)
+	scale := newTimeScale(r.start, r.end, calls)
 	var t timeline
 	lanes := map[*reportTool]int{}
 	var places [][]*reportPlace
@@ -158,11 +170,11 @@ func (r *report) timeline() timeline {
 	t.Lanes = slices.DeleteFunc(t.Lanes, func(l lane) bool { return len(l.Bars)+len(l.Ticks) == 0 })
 	last := -float64(axisStep)
 	for _, p := range scale.pieces {
-		if p.x >= last+axisStep && p.x <= timelineSize-axisStep/2 && (p.busy || p.x == 0) {
+		if p.x >= last+axisStep && p.x <= timelineSize-axisStep/2 {
 			t.Times = append(t.Times, axisTime{p.x, "+" + showDuration(time.Duration(p.from-r.start))})
 			last = p.x
 		}
-		if !p.busy && len(busy) > 0 && p.xEnd-p.x >= 4 {
+		if p.cut && p.xEnd-p.x >= 4 {
 			text := ""
 			if p.xEnd-p.x >= axisStep/2 {
 				text = showDuration(time.Duration(p.to - p.from))

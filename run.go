@@ -22,10 +22,10 @@ import (
 // every byte between it and the client on as it is, and makes the marks itself, from the
 // requests and answers that it sees.
 
-// exitStatus is how the server has ended; run ends the same way.
+// exitStatus is how a process has ended that has said why: run ends the same way.
 type exitStatus int
 
-func (e exitStatus) Error() string { return fmt.Sprintf("the server has ended with %d", int(e)) }
+func (e exitStatus) Error() string { return fmt.Sprintf("it has ended with %d", int(e)) }
 
 // callMethods are the requests that are a call, by what names their tool.
 var callMethods = map[string]func(*wireMessage) []byte{
@@ -34,72 +34,99 @@ var callMethods = map[string]func(*wireMessage) []byte{
 	"prompts/get":    func(m *wireMessage) []byte { return m.name },
 }
 
+// runOptions are the flags of run.
+type runOptions struct {
+	policyFlags         policyFlags
+	backend, eventsFile string
+	files               runFiles
+	asRoot, serialize   bool
+	listen, upstream    string // of HTTP; empty for stdio
+	ring                byteSize
+	command             []string
+}
+
+func parseRun(args []string, stdout io.Writer) (*runOptions, error) {
+	flags := flag.NewFlagSet("mcpfz-probe run", flag.ContinueOnError)
+	o := &runOptions{policyFlags: newPolicyFlags(flags), ring: 16 << 20}
+	flags.StringVar(&o.backend, "backend", "auto", "")
+	flags.StringVar(&o.eventsFile, "events-file", "", "")
+	flags.StringVar(&o.files.events, "events", "", "")
+	flags.StringVar(&o.files.findings, "findings", "", "")
+	flags.StringVar(&o.files.sarif, "sarif", "", "")
+	flags.StringVar(&o.files.learn, "learn", "", "")
+	flags.StringVar(&o.files.report, "report", "", "")
+	flags.StringVar(&o.files.record, "record", "", "")
+	flags.BoolVar(&o.asRoot, "as-root", false, "")
+	flags.BoolVar(&o.serialize, "serialize", false, "")
+	httpFlag := flags.String("http", "", "")
+	flags.Var(&o.ring, "ring-size", "")
+	if err := parseFlags(flags, args, runUsage, stdout); err != nil {
+		return nil, err
+	}
+	if o.command = flags.Args(); len(o.command) == 0 {
+		return nil, usageError{errors.New("run: want a command, as in mcpfz-probe run -- npx server")}
+	}
+	if *httpFlag != "" {
+		if o.serialize {
+			return nil, usageError{errors.New("--serialize is for stdio, not for --http")}
+		}
+		var err error
+		if o.listen, o.upstream, err = parseHTTP(*httpFlag); err != nil {
+			return nil, err
+		}
+	}
+	return o, nil
+}
+
+// policy is the policy of the flags, which allows the command: whoever calls it so wants
+// it run.
+func (o *runOptions) policy() (policy, error) {
+	p, err := o.policyFlags.policy()
+	if err != nil {
+		return policy{}, err
+	}
+	if path, err := exec.LookPath(o.command[0]); err == nil {
+		if path, err = filepath.Abs(path); err == nil {
+			p.ExecAllow = append(slices.Clone(p.ExecAllow), path)
+		}
+	}
+	return p, nil
+}
+
 // runCommand is the command run.
 func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	flags := flag.NewFlagSet("mcpfz-probe run", flag.ContinueOnError)
-	policyFlags := newPolicyFlags(flags)
-	backendName := flags.String("backend", "auto", "")
-	eventsFile := flags.String("events-file", "", "")
-	var files runFiles
-	flags.StringVar(&files.events, "events", "", "")
-	flags.StringVar(&files.findings, "findings", "", "")
-	flags.StringVar(&files.sarif, "sarif", "", "")
-	flags.StringVar(&files.learn, "learn", "", "")
-	flags.StringVar(&files.report, "report", "", "")
-	flags.StringVar(&files.record, "record", "", "")
-	asRoot := flags.Bool("as-root", false, "")
-	serialize := flags.Bool("serialize", false, "")
-	httpFlag := flags.String("http", "", "")
-	ring := byteSize(16 << 20)
-	flags.Var(&ring, "ring-size", "")
-	if err := parseFlags(flags, args, runUsage, stdout); err != nil {
+	o, err := parseRun(args, stdout)
+	if err != nil {
 		return err
 	}
-	if flags.NArg() == 0 {
-		return usageError{errors.New("run: want a command, as in mcpfz-probe run -- npx server")}
-	}
 	var listener net.Listener
-	var upstream string
-	if *httpFlag != "" {
-		listen, to, err := parseHTTP(*httpFlag)
-		if err != nil {
-			return err
-		}
-		if *serialize {
-			return usageError{errors.New("--serialize is for stdio, not for --http")}
-		}
-		if listener, err = net.Listen("tcp", listen); err != nil {
+	if o.listen != "" {
+		if listener, err = net.Listen("tcp", o.listen); err != nil {
 			return usageError{err}
 		}
 		defer listener.Close()
-		upstream = to
 	}
-	p, err := policyFlags.policy()
+	out, err := startOutput(args, stderr)
 	if err != nil {
 		return err
 	}
-	if path, err := exec.LookPath(flags.Arg(0)); err == nil {
-		if path, err = filepath.Abs(path); err == nil {
-			p.ExecAllow = append(slices.Clone(p.ExecAllow), path) // whoever calls it so wants it run
-		}
-	}
-	out, err := newRunOutput(p, files)
-	if err != nil {
-		return err
-	}
-	b, err := newBackend(*backendName, *eventsFile, int(ring))
+	defer out.close()
+	b, err := newBackend(o.backend, o.eventsFile, int(o.ring))
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	if b.name() == "fake" && *eventsFile == "" {
+	if err := out.ready(); err != nil {
+		return err
+	}
+	if b.name() == "fake" && o.eventsFile == "" {
 		fmt.Fprintln(stderr, "mcpfz-probe: no kernel events, only calls: they need root, or CAP_BPF and CAP_PERFMON, on Linux 5.15 or later")
 	}
-	user, err := invokingUser(*asRoot)
+	user, err := invokingUser(o.asRoot)
 	if err != nil {
 		return err
 	}
-	server, err := startServer(flags.Args(), nil, user, stderr)
+	server, err := startServer(o.command, nil, user, stderr)
 	if err != nil {
 		return err
 	}
@@ -109,8 +136,8 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 			return err
 		}
 	}
-	r := &runner{session: newSession(b, out, 0), server: server, over: make(chan struct{})}
-	if *serialize {
+	r := &runner{session: newSession(b, out.in, 0), server: server, over: make(chan struct{})}
+	if o.serialize {
 		r.serializer = newSerializer(r, server.in)
 	}
 	var runErr error
@@ -118,21 +145,19 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 		// What such a server writes is for people.
 		go io.Copy(stderr, server.out)
 		server.in.Close()
-		runErr = r.run(func() error { return r.serveHTTP(listener, upstream) })
+		runErr = r.run(func() error { return r.serveHTTP(listener, o.upstream) })
 	} else {
 		runErr = r.run(func() error { return r.serveStdio(pollInput(stdin), stdout) })
 	}
-	err = errors.Join(runErr, out.close(stderr))
+	err = errors.Join(runErr, out.close())
 	if status := server.status(); status != 0 {
-		if err != nil {
+		var told exitStatus
+		if err != nil && !errors.As(err, &told) {
 			fmt.Fprintf(stderr, "mcpfz-probe: %v\n", err)
 		}
 		return exitStatus(status)
 	}
-	if err != nil {
-		return err
-	}
-	return policyFlags.verdict(out.evaluation)
+	return err
 }
 
 // A runner is a server with a client, and a session that watches them.

@@ -8,10 +8,104 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"slices"
 	"text/tabwriter"
 	"time"
 )
+
+// What comes of run's event lines. They go to a process of their own, which sees their end
+// when run has gone, however that was: a client may kill it at any time, and what is written
+// last, as the report, is to be had all the same. Nor does a call wait for more than a pipe.
+
+// An outputProcess is that process.
+type outputProcess struct {
+	cmd   *exec.Cmd
+	in    *os.File // event lines
+	alive *os.File // it writes a byte when it takes them
+	over  bool
+}
+
+// startOutput starts it, with the arguments of run.
+func startOutput(args []string, stderr io.Writer) (*outputProcess, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("start the output: %w", err)
+	}
+	theirs, in, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("start the output: %w", err)
+	}
+	defer theirs.Close()
+	alive, tell, err := os.Pipe()
+	if err != nil {
+		in.Close()
+		return nil, fmt.Errorf("start the output: %w", err)
+	}
+	defer tell.Close()
+	o := &outputProcess{cmd: exec.Command(self, append([]string{"run-output"}, args...)...), in: in, alive: alive}
+	o.cmd.Stdin, o.cmd.Stdout, o.cmd.Stderr = theirs, tell, stderr
+	ownSession(o.cmd)
+	if err := o.cmd.Start(); err != nil {
+		o.over = true
+		return nil, errors.Join(fmt.Errorf("start the output: %w", err), in.Close(), alive.Close())
+	}
+	return o, nil
+}
+
+// ready waits until it takes lines. If it does not, it has said why.
+func (o *outputProcess) ready() error {
+	if n, _ := o.alive.Read(make([]byte, 1)); n == 0 {
+		return cmp.Or(o.close(), errors.New("start the output: it has ended"))
+	}
+	return nil
+}
+
+// close ends the lines and waits until all is written. If that fails, it has been said.
+func (o *outputProcess) close() error {
+	if o.over {
+		return nil
+	}
+	o.over = true
+	o.in.Close()
+	defer o.alive.Close()
+	var exit *exec.ExitError
+	if err := o.cmd.Wait(); errors.As(err, &exit) {
+		return exitStatus(exit.ExitCode())
+	} else if err != nil {
+		return fmt.Errorf("wait for the output: %w", err)
+	}
+	return nil
+}
+
+// runOutputCommand is the hidden command run-output.
+func runOutputCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	signal.Ignore(append(slices.Clone(endSignals), brokenPipe...)...) // they are for run
+	o, err := parseRun(args, stdout)
+	if err != nil {
+		return err
+	}
+	p, err := o.policy()
+	if err != nil {
+		return err
+	}
+	out, err := newRunOutput(p, o.files)
+	if err != nil {
+		return err
+	}
+	if err := dropCapabilities(); err != nil {
+		return err
+	}
+	if _, err := stdout.Write([]byte{1}); err != nil {
+		return err
+	}
+	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{stdin}, make([]byte, 256<<10))
+	if err = errors.Join(err, out.close(stderr)); err != nil {
+		return err
+	}
+	return o.policyFlags.verdict(out.evaluation)
+}
 
 // A runOutput takes event lines: into a file, through the policy, and into the table.
 type runOutput struct {
@@ -213,6 +307,9 @@ func (o *runOutput) close(stderr io.Writer) error {
 	}
 	for i, w := range o.writers {
 		err = errors.Join(err, w.Flush(), o.files[i].Close())
+	}
+	if o.n == 0 {
+		return err // there has not even been a beginning
 	}
 	table := tabwriter.NewWriter(stderr, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "mcpfz-probe:\tcalls\tfailed\tmean\tevents\tfindings")

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,9 +28,28 @@ import (
 func runSession(t *testing.T, input string, args ...string) (stdout, stderr string, events []outLine, code int) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "events")
-	var out, errs bytes.Buffer
+	var out bytes.Buffer
+	var errs sharedBuffer
 	code = run(append([]string{"run", "--events", file}, args...), strings.NewReader(input), &out, &errs)
 	return out.String(), errs.String(), readEvents(t, file), code
+}
+
+// A sharedBuffer is what several processes write to.
+type sharedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *sharedBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *sharedBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
 }
 
 func readEvents(t *testing.T, file string) (events []outLine) {
@@ -326,7 +346,8 @@ func TestRunServerDies(t *testing.T) {
 	go io.WriteString(w, `{"id":1,"method":"tools/call","params":{"name":"x"}}`+"\n"+`{"id":2,"method":"tools/call","params":{"name":"y"}}`+"\n")
 	defer w.Close()
 	file := filepath.Join(t.TempDir(), "events")
-	var out, errs bytes.Buffer
+	var out bytes.Buffer
+	var errs sharedBuffer
 	code := run([]string{"run", "--events", file, "--backend", "fake", "--", "sh", "-c", "read x; read y; echo last words; exit 5"}, in, &out, &errs)
 	if code != 5 || out.String() != "last words\n" {
 		t.Errorf("exit code %d, %q", code, out.String())
@@ -364,8 +385,9 @@ func TestRunSignal(t *testing.T) {
 // TestRunKilled checks that what was gathered is there when run is killed, and that the
 // server ends with it.
 func TestRunKilled(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "events")
-	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--", "sh", "-c", "echo $$; read x; echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}'; exec sleep 100")
+	dir := t.TempDir()
+	file, page := filepath.Join(dir, "events"), filepath.Join(dir, "page.html")
+	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--report", page, "--", "sh", "-c", "echo $$; read x; echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}'; exec sleep 100")
 	cmd.Stderr = io.Discard
 	in, stdout := startPiped(t, cmd)
 	defer in.Close()
@@ -380,6 +402,21 @@ func TestRunKilled(t *testing.T) {
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(string(text), "</html>\n") {
+			if !strings.Contains(string(text), "<li><b>1</b> call</li>") {
+				t.Errorf("the page does not have the call")
+			}
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the page has %d bytes", len(text))
+		}
+	}
 	messages := ""
 	for _, l := range readEvents(t, file) {
 		messages += l.str("message") + " "
