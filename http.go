@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -80,27 +82,55 @@ func (r *runner) reverseProxy(upstream string) http.Handler {
 			p.Out.Header.Del("Accept-Encoding")
 			if p.Out.Body != nil && p.Out.Body != http.NoBody && p.Out.Method == http.MethodPost {
 				body := &heldBody{body: p.Out.Body}
-				session := sessionOf(p.In)
-				body.see = func(messages []wireMessage) { r.fromClient(session, messages) }
+				session, ctx := sessionOf(p.In), p.In.Context()
+				body.see = func(messages []wireMessage) error {
+					if r.serializer != nil && slices.ContainsFunc(messages, isCall) {
+						return r.serializer.turn(ctx, func() { r.fromClient(session, messages) })
+					}
+					r.fromClient(session, messages)
+					return nil
+				}
 				p.Out.Body = body
 			}
 		},
 		ModifyResponse: func(response *http.Response) error {
-			session := sessionOf(response.Request)
+			session, asked := sessionOf(response.Request), messagesOf(response.Request)
+			if response.StatusCode >= 400 {
+				r.fail(session, asked, response.Status)
+			}
+			// The server may be about to answer, and say so in another stream.
+			gone := func() { r.leave(session, asked) }
 			switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
 			case "application/json":
-				response.Body = &heldBody{body: response.Body, see: func(messages []wireMessage) { r.fromServer(session, messages) }}
+				response.Body = &heldBody{body: response.Body, gone: gone, see: func(messages []wireMessage) error {
+					r.fromServer(session, messages)
+					return nil
+				}}
 			case "text/event-stream":
-				response.Body = &eventStream{body: response.Body, session: session, see: r.fromServer}
+				response.Body = &eventStream{body: response.Body, gone: gone, session: session, see: r.fromServer}
 			}
 			return nil
 		},
-		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
-			if !errors.Is(err, context.Canceled) {
-				http.Error(w, "mcpfz-probe: the server does not answer: "+err.Error(), http.StatusBadGateway)
+		ErrorHandler: func(w http.ResponseWriter, request *http.Request, err error) {
+			session, asked := sessionOf(request), messagesOf(request)
+			if errors.Is(err, context.Canceled) {
+				r.leave(session, asked)
+				return
 			}
+			r.fail(session, asked, "the server does not answer")
+			http.Error(w, "mcpfz-probe: the server does not answer: "+err.Error(), http.StatusBadGateway)
 		},
 	}
+}
+
+// messagesOf returns the messages of a request that has been passed on.
+func messagesOf(r *http.Request) []wireMessage {
+	if body, ok := r.Body.(*heldBody); ok {
+		if messages := body.passed.Load(); messages != nil {
+			return *messages
+		}
+	}
+	return nil
 }
 
 // sessionOf names the session of a request: ids of requests are its own.
@@ -137,11 +167,14 @@ func dialOnceItListens(ctx context.Context, network, address string) (net.Conn, 
 // them.
 type heldBody struct {
 	body io.ReadCloser
-	see  func([]wireMessage)
+	see  func([]wireMessage) error // which is that of the body then
+	gone func()                    // for who has closed it too soon; nil for nothing
 	wire wireScanner
 	told []wireMessage // of messages that are whole
 	last []byte        // held back, at most one byte
-	err  error         // of the body, once there is nothing more
+
+	passed atomic.Pointer[[]wireMessage] // told, once see has been
+	err    error                         // of the body, once there is nothing more
 }
 
 func (h *heldBody) Read(p []byte) (int, error) {
@@ -214,16 +247,27 @@ func (h *heldBody) finish(err error) {
 	}
 	h.err = err
 	if err == io.EOF && len(h.told) > 0 {
-		h.see(h.told)
+		if err := h.see(h.told); err != nil {
+			h.last, h.err = nil, err
+			return
+		}
+		h.passed.Store(&h.told)
 	}
 }
 
-func (h *heldBody) Close() error { return h.body.Close() }
+func (h *heldBody) Close() error {
+	if h.err == nil && h.gone != nil {
+		h.gone()
+	}
+	return h.body.Close()
+}
 
 // An eventStream is a stream of server-sent events (HTML, section 9.2). The end of an
 // event waits until see has been told of the message in it.
 type eventStream struct {
 	body    io.ReadCloser
+	gone    func() // for who has closed it before its end
+	ended   bool
 	session string
 	see     func(session string, messages []wireMessage)
 	wire    wireScanner
@@ -247,10 +291,16 @@ func (s *eventStream) Read(p []byte) (int, error) {
 	for i := 0; i < n; {
 		i += s.scan(p[i:n])
 	}
+	s.ended = s.ended || err == io.EOF
 	return n, err
 }
 
-func (s *eventStream) Close() error { return s.body.Close() }
+func (s *eventStream) Close() error {
+	if !s.ended {
+		s.gone()
+	}
+	return s.body.Close()
+}
 
 // scan reads some of data and returns how much. When that is the end of an event, its
 // message has been told of: what is read goes on only afterwards.

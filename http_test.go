@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -11,8 +12,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
+	"time"
 )
 
 // pieces reads in pieces of random size.
@@ -32,11 +35,12 @@ func TestHeldBody(t *testing.T) {
 		}
 		var got []byte
 		seen := -1
-		h := &heldBody{body: io.NopCloser(pieces{strings.NewReader(body), random}), see: func(m []wireMessage) {
+		h := &heldBody{body: io.NopCloser(pieces{strings.NewReader(body), random}), see: func(m []wireMessage) error {
 			if len(m) != 1 || string(m[0].method) != `"tools/call"` {
 				t.Fatalf("messages %v of %q", m, body)
 			}
 			seen = len(got)
+			return nil
 		}}
 		out := pieces{h, random}
 		buf := make([]byte, 16)
@@ -57,10 +61,16 @@ func TestHeldBody(t *testing.T) {
 		}
 	}
 	// Of a body that breaks off there is no message.
-	h := &heldBody{body: io.NopCloser(io.MultiReader(strings.NewReader(`{"id":1,"result":{}}`), iotest.ErrReader(errors.New("broken")))), see: func([]wireMessage) {
+	h := &heldBody{body: io.NopCloser(io.MultiReader(strings.NewReader(`{"id":1,"result":{}}`), iotest.ErrReader(errors.New("broken")))), see: func([]wireMessage) error {
 		t.Error("told of a message that may not be whole")
+		return nil
 	}}
 	if got, err := io.ReadAll(h); string(got) != `{"id":1,"result":{}}` || err == nil || err.Error() != "broken" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	// Of one that is refused, the end does not go on.
+	h = &heldBody{body: io.NopCloser(strings.NewReader(`{"id":1,"result":{}}`)), see: func([]wireMessage) error { return errors.New("no") }}
+	if got, err := io.ReadAll(h); string(got) != `{"id":1,"result":{}` || err == nil || err.Error() != "no" {
 		t.Errorf("got %q, %v", got, err)
 	}
 }
@@ -150,6 +160,173 @@ func TestRunHTTP(t *testing.T) {
 	large := `{"id":1,"method":"tools/call","params":{"name":"large","x":"` + strings.Repeat("x", 3<<20) + `"}}`
 	ask("POST", "application/json", large, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"result":{"isError":true,"length":%d}}`, len(large)))
 	want := "initialized\n+1 read tools/call 1\n-1 failed\n+2 read tools/call 1\n-2\n+3 large tools/call 1\n-3 failed"
+	if got := rt.statuses(); got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestRunHTTPSerialize checks that there is one call at a time, and that others pass.
+func TestRunHTTPSerialize(t *testing.T) {
+	rt := newRunTest(t)
+	rt.r.serializer = newSerializer(rt.r, nil)
+	type arrival struct {
+		body   string
+		answer chan string
+	}
+	arrivals := make(chan arrival)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return
+		}
+		a := arrival{string(body), make(chan string)}
+		arrivals <- a
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, <-a.answer)
+	}))
+	defer upstream.Close()
+	proxy := httptest.NewServer(rt.r.reverseProxy(strings.TrimPrefix(upstream.URL, "http://")))
+	defer proxy.Close()
+	var clients sync.WaitGroup
+	post := func(ctx context.Context, body string) {
+		clients.Go(func() {
+			req, err := http.NewRequestWithContext(ctx, "POST", proxy.URL, strings.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if answer, err := http.DefaultClient.Do(req); err == nil {
+				io.Copy(io.Discard, answer.Body)
+				answer.Body.Close()
+			}
+		})
+	}
+	next := func(want string) arrival {
+		t.Helper()
+		select {
+		case a := <-arrivals:
+			if a.body != want {
+				t.Fatalf("the server gets %s, want %s", a.body, want)
+			}
+			return a
+		case <-time.After(patience):
+			t.Fatalf("the server does not get %s", want)
+		}
+		panic("not reached")
+	}
+	call := func(id int) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t%d"}}`, id, id)
+	}
+	waiting := func(n int) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+			rt.r.serializer.mu.Lock()
+			got := len(rt.r.serializer.waiting)
+			rt.r.serializer.mu.Unlock()
+			if got == n {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%d calls wait, want %d", got, n)
+			}
+		}
+	}
+	post(t.Context(), call(1))
+	first := next(call(1))
+	post(t.Context(), call(2))
+	waiting(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	post(ctx, call(3))
+	waiting(2)
+	post(t.Context(), call(4))
+	waiting(3)
+	const ping = `{"jsonrpc":"2.0","id":9,"method":"ping"}`
+	post(t.Context(), ping)
+	next(ping).answer <- `{"jsonrpc":"2.0","id":9,"result":{}}`
+	cancel()
+	waiting(2)
+	select {
+	case a := <-arrivals:
+		t.Fatalf("the server gets %s while a call is running", a.body)
+	case <-time.After(100 * time.Millisecond):
+	}
+	first.answer <- `{"jsonrpc":"2.0","id":1,"result":{}}`
+	next(call(2)).answer <- `{"jsonrpc":"2.0","id":2,"result":{}}`
+	next(call(4)).answer <- `{"jsonrpc":"2.0","id":4,"result":{}}`
+	clients.Wait()
+	if got, want := rt.statuses(), "initialized\n+1 t1 tools/call 1\n-1\n+2 t2 tools/call 2\n-2\n+3 t4 tools/call 4\n-3"; got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestRunHTTPUnanswered checks what becomes of calls to which there is no answer.
+func TestRunHTTPUnanswered(t *testing.T) {
+	rt := newRunTest(t)
+	reached := make(chan bool)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		io.Copy(io.Discard, req.Body)
+		switch req.URL.Path {
+		case "/refused":
+			http.Error(w, "no such session", http.StatusNotFound)
+		case "/broken":
+			panic(http.ErrAbortHandler)
+		case "/stream":
+			w.Header().Set("Content-Type", "text/event-stream")
+			io.WriteString(w, ": wait\n\n")
+			w.(http.Flusher).Flush()
+			reached <- true
+			<-req.Context().Done()
+		case "/elsewhere": // the answer comes when another stream is opened
+			w.Header().Set("Content-Type", "text/event-stream")
+			io.WriteString(w, "retry: 10\n\n")
+		}
+	}))
+	defer upstream.Close()
+	proxy := httptest.NewServer(rt.r.reverseProxy(strings.TrimPrefix(upstream.URL, "http://")))
+	defer proxy.Close()
+	id := 0
+	post := func(ctx context.Context, path string) {
+		id++
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%s"}}`, id, path)
+		req, err := http.NewRequestWithContext(ctx, "POST", proxy.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if answer, err := http.DefaultClient.Do(req); err == nil {
+			io.Copy(io.Discard, answer.Body)
+			answer.Body.Close()
+		}
+	}
+	idle := func() {
+		t.Helper()
+		for end := time.Now().Add(patience); rt.r.busy(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the call goes on")
+			}
+		}
+	}
+	post(t.Context(), "/refused")
+	idle()
+	post(t.Context(), "/broken")
+	idle()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-reached
+		cancel()
+	}()
+	post(ctx, "/stream")
+	idle()
+	post(t.Context(), "/elsewhere")
+	if !rt.r.busy() {
+		t.Error("a call that is answered elsewhere has ended")
+	}
+	rt.feed(`{"jsonrpc":"2.0","id":4,"result":{}}`+"\n", rt.r.fromServer)
+	want := strings.Join([]string{
+		"initialized", "+1 /refused tools/call 1", "-1 failed: 404 Not Found",
+		"+2 /broken tools/call 2", "-2 failed: the server does not answer",
+		"+3 /stream tools/call 3", "-3 failed: the client has gone",
+		"+4 /elsewhere tools/call 4", "-4",
+	}, "\n")
 	if got := rt.statuses(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

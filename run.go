@@ -67,9 +67,6 @@ func parseRun(args []string, stdout io.Writer) (*runOptions, error) {
 		return nil, usageError{errors.New("run: want a command, as in mcpfz-probe run -- npx server")}
 	}
 	if *httpFlag != "" {
-		if o.serialize {
-			return nil, usageError{errors.New("--serialize is for stdio, not for --http")}
-		}
 		var err error
 		if o.listen, o.upstream, err = parseHTTP(*httpFlag); err != nil {
 			return nil, err
@@ -171,7 +168,7 @@ type runner struct {
 
 	mu      sync.Mutex
 	calls   []*runCall // oldest first
-	running int        // calls whose window is open
+	running int        // calls whose window is open, and that somebody waits for
 	number  int
 	settled bool
 }
@@ -185,6 +182,8 @@ type runCall struct {
 	number  float64 // that it stands for; NaN for none
 	batch   bool    // it came in a list, and may be answered in one
 	start   time.Time
+
+	cancelled bool // the client does not wait for it any more
 }
 
 // run sets the scope, releases the server and serves its client until the server has
@@ -222,13 +221,16 @@ func (r *runner) serveStdio(stdin io.Reader, stdout io.Writer) error {
 		} else {
 			pass(stdin, r.server.in, r.fromClient)
 		}
+		// Who has closed an end sees, and shows, that both are.
 		r.server.in.Close()
+		closeEnd(stdin)
 	}()
 	passed := make(chan struct{})
 	go func() {
 		defer close(passed)
 		pass(r.server.out, stdout, r.fromServer)
-		r.server.out.Close() // if the client has gone, whatever else is said finds nobody
+		r.server.out.Close()
+		closeEnd(stdout)
 	}()
 	r.server.wait()
 	select {
@@ -236,6 +238,12 @@ func (r *runner) serveStdio(stdin io.Reader, stdout io.Writer) error {
 	case <-time.After(drainTimeout): // somebody else has the server's output, or nobody takes it
 	}
 	return nil
+}
+
+func closeEnd(end any) {
+	if c, ok := end.(io.Closer); ok {
+		c.Close()
+	}
 }
 
 // drainTimeout is how long it may take to pass on what a server has said before its end.
@@ -288,10 +296,7 @@ func (r *runner) fromClient(session string, messages []wireMessage) {
 		case method == "notifications/initialized":
 			r.settle()
 		case method == "notifications/cancelled" && m.requestID != nil:
-			if call := r.take(session, m.requestID, true); call != nil {
-				call.request.why = "cancelled by the client"
-				r.end(call, true)
-			}
+			r.cancel(session, m.requestID, "cancelled by the client")
 		case callMethods[method] != nil && m.id != nil:
 			r.settle() // at the latest
 			r.begin(session, m, method)
@@ -304,6 +309,7 @@ func (r *runner) fromServer(session string, messages []wireMessage) {
 	for i := range messages {
 		if m := &messages[i]; m.answered() {
 			if call := r.take(session, m.id, !m.batch); call != nil {
+				call.request.latency = 0 // if it has been cancelled, this was too soon
 				r.end(call, m.failed())
 			}
 		}
@@ -320,7 +326,41 @@ func (r *runner) settle() {
 	}
 }
 
+// cancel takes in that nobody waits for a call any more. The server may go on with it for
+// a while, so its window stays open, until it is answered all the same or another begins.
+func (r *runner) cancel(session string, id []byte, why string) {
+	r.mu.Lock()
+	call := r.find(session, id, true)
+	if call == nil || call.cancelled {
+		r.mu.Unlock()
+		return
+	}
+	call.cancelled, call.request.why, call.request.latency = true, why, time.Since(call.start)
+	r.running--
+	r.mu.Unlock()
+	if r.serializer != nil {
+		r.serializer.ended()
+	}
+}
+
+// endCancelled ends the calls that have been cancelled.
+func (r *runner) endCancelled() {
+	r.mu.Lock()
+	var ended []*runCall
+	r.calls = slices.DeleteFunc(r.calls, func(c *runCall) bool {
+		if c.cancelled {
+			ended = append(ended, c)
+		}
+		return c.cancelled
+	})
+	r.mu.Unlock()
+	for _, call := range ended {
+		r.end(call, true)
+	}
+}
+
 func (r *runner) begin(session string, m *wireMessage, method string) {
+	r.endCancelled()
 	tool := ""
 	if name := callMethods[method](m); name != nil {
 		if text, ok := jsonText(name); ok {
@@ -346,8 +386,14 @@ func (r *runner) begin(session string, m *wireMessage, method string) {
 }
 
 func (r *runner) end(call *runCall, failed bool) {
-	call.request.over, call.request.latency, call.request.failed = true, time.Since(call.start), failed
+	if call.request.latency == 0 {
+		call.request.latency = time.Since(call.start)
+	}
+	call.request.over, call.request.failed = true, failed || call.cancelled
 	r.control(control{op: controlEnd, callID: call.id, request: &call.request})
+	if call.cancelled {
+		return // it does not run since then
+	}
 	r.mu.Lock()
 	r.running--
 	r.mu.Unlock()
@@ -363,12 +409,21 @@ func (r *runner) busy() bool {
 	return r.running > 0
 }
 
-// take returns the oldest call of a request with that id, which is over now; nil if there
-// is none. Clients look for an answer's id as it is, and then for the number that it
-// stands for. An answer that comes in a list is one only to a request that came in one.
+// take returns the call that find finds, which is over now.
 func (r *runner) take(session string, id []byte, alone bool) *runCall {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	call := r.find(session, id, alone)
+	if call != nil {
+		r.calls = slices.DeleteFunc(r.calls, func(c *runCall) bool { return c == call })
+	}
+	return call
+}
+
+// find returns the oldest call of a request with that id; nil if there is none. Clients
+// look for an answer's id as it is, and then for the number that it stands for. An answer
+// that comes in a list is one only to a request that came in one.
+func (r *runner) find(session string, id []byte, alone bool) *runCall {
 	key, number := requestKey(id), idNumber(id)
 	for _, same := range []func(*runCall) bool{
 		func(c *runCall) bool { return c.key == key },
@@ -376,12 +431,32 @@ func (r *runner) take(session string, id []byte, alone bool) *runCall {
 	} {
 		i := slices.IndexFunc(r.calls, func(c *runCall) bool { return c.session == session && (alone || c.batch) && same(c) })
 		if i >= 0 {
-			call := r.calls[i]
-			r.calls = slices.Delete(r.calls, i, i+1)
-			return call
+			return r.calls[i]
 		}
 	}
 	return nil
+}
+
+// leave takes in that whoever sent messages over HTTP does not wait for answers any more.
+func (r *runner) leave(session string, messages []wireMessage) {
+	for _, m := range messages {
+		if isCall(m) {
+			r.cancel(session, m.id, "the client has gone")
+		}
+	}
+}
+
+// fail ends the calls among messages, which came over HTTP and will not be answered.
+func (r *runner) fail(session string, messages []wireMessage, why string) {
+	for _, m := range messages {
+		if !isCall(m) {
+			continue
+		}
+		if call := r.take(session, m.id, true); call != nil {
+			call.request.why = why
+			r.end(call, true)
+		}
+	}
 }
 
 // endCalls ends whatever has not been answered.

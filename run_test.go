@@ -229,6 +229,14 @@ func TestRunCalls(t *testing.T) {
 > {"method":"notifications/cancelled","params":{"requestId":1}}
 < {"jsonrpc":"2.0","id":1,"result":{}}
 > {"method":"notifications/cancelled","params":{"requestId":9}}`, "initialized\n+1 read tools/call 1\n-1 failed: cancelled by the client"},
+		{"cancelled, and then another", `> {"id":1,` + read + `}
+> {"method":"notifications/cancelled","params":{"requestId":1}}
+> {"method":"notifications/cancelled","params":{"requestId":1}}
+> {"id":2,` + read + `}
+< {"jsonrpc":"2.0","id":1,"result":{}}
+< {"jsonrpc":"2.0","id":2,"result":{}}`, "initialized\n+1 read tools/call 1\n-1 failed: cancelled by the client\n+2 read tools/call 2\n-2"},
+		{"cancelled, and still open", `> {"id":1,` + read + `}
+> {"method":"notifications/cancelled","params":{"requestId":1}}`, "initialized\n+1 read tools/call 1"},
 		{"without an id", `> {` + read + `}
 < {"result":{}}`, ""},
 		{"no JSON", `> {"id":1,` + read + `
@@ -326,14 +334,27 @@ func TestRunSerialize(t *testing.T) {
 	if !got[call(4)+"\n"] || len(got) != 2 {
 		t.Fatalf("the server gets %v", got)
 	}
-	client.Write([]byte("no newline"))
+	// Of a batch that is held, one call is cancelled behind it.
+	batch, cancel := "["+call(5)+","+call(6)+"]", `{"method":"notifications/cancelled","params":{"requestId":6}}`
+	send(batch)
+	send(cancel)
+	send(ping)
+	expect(ping)
 	rt.feed(`{"jsonrpc":"2.0","id":4,"result":{}}`+"\n", rt.r.fromServer)
+	expect(batch)
+	expect(cancel)
+	rt.feed(`[{"jsonrpc":"2.0","id":5,"result":{}}]`+"\n", rt.r.fromServer)
+	send(call(7))
+	expect(call(7))
+	client.Write([]byte("no newline"))
+	rt.feed(`{"jsonrpc":"2.0","id":7,"result":{}}`+"\n", rt.r.fromServer)
 	client.Close()
 	if got := take(1); !got["no newline"] {
 		t.Errorf("the server gets %v", got)
 	}
 	<-passed
-	want := "initialized\n+1 t1 tools/call 1\n-1\n+2 t2 tools/call 2\n-2 failed: cancelled by the client\n+3 t4 tools/call 4\n-3"
+	want := "initialized\n+1 t1 tools/call 1\n-1\n+2 t2 tools/call 2\n-2 failed: cancelled by the client\n+3 t4 tools/call 4\n-3\n" +
+		"+4 t5 tools/call 5\n+5 t6 tools/call 6\n-4\n-5 failed: cancelled by the client\n+6 t7 tools/call 7\n-6"
 	if got := rt.statuses(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"slices"
 	"sync"
@@ -17,19 +18,24 @@ type serializer struct {
 	r  *runner
 	to io.Writer
 
-	writing sync.Mutex
+	passing sync.Mutex // held while something goes to the server; taken before mu
 	mu      sync.Mutex
 	changed *sync.Cond
 	held    []heldLine // oldest first
 	size    int        // of them, in bytes
 	closed  bool       // no more comes
+	tickets int        // that have been given out; HTTP has no lines
+	waiting []int      // for their turn, the first one first
 }
 
-// A heldLine is a line with a call on it; with a batch there may be several.
+// A heldLine is a line with a call on it, with a batch several, or one that has to stay
+// behind such a line.
 type heldLine struct {
 	text     []byte
 	messages []wireMessage
 }
+
+func (h heldLine) calls() bool { return slices.ContainsFunc(h.messages, isCall) }
 
 func newSerializer(r *runner, to io.Writer) *serializer {
 	s := &serializer{r: r, to: to}
@@ -76,37 +82,47 @@ func isCall(m wireMessage) bool { return callMethods[m.asksFor()] != nil && m.id
 
 // line takes a line, which it keeps if there is a call on it.
 func (s *serializer) line(text []byte, messages []wireMessage) {
-	s.mu.Lock()
-	if slices.ContainsFunc(messages, isCall) {
+	line := heldLine{text, messages}
+	if line.calls() {
+		s.mu.Lock()
 		for len(s.held) > 0 && s.size+len(text) > maxHeldCalls {
 			s.changed.Wait()
 		}
-		s.held = append(s.held, heldLine{text, messages})
+		s.held = append(s.held, line)
 		s.size += len(text)
 		s.mu.Unlock()
 		s.changed.Broadcast()
 		return
 	}
-	dropped := len(messages) == 1 && s.drop(messages[0])
-	s.mu.Unlock()
-	if dropped {
-		return // the server has not heard of the call
+	// A call that is on its way to the server stays before what comes after it.
+	s.passing.Lock()
+	defer s.passing.Unlock()
+	if !s.cancels(line) {
+		s.forward(line)
 	}
-	s.r.fromClient("", messages)
-	s.write(text)
 }
 
-// drop drops the held call that a message cancels.
-func (s *serializer) drop(m wireMessage) bool {
-	if m.asksFor() != "notifications/cancelled" || m.requestID == nil {
+// cancels tells whether a line cancels a call that is held, and sees to that: such a call
+// does not get to the server, and nor does the line, unless the call is one of several.
+func (s *serializer) cancels(line heldLine) bool {
+	if len(line.messages) != 1 || line.messages[0].asksFor() != "notifications/cancelled" || line.messages[0].requestID == nil {
 		return false
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := requestKey(line.messages[0].requestID)
 	for i, held := range s.held {
-		if len(held.messages) == 1 && requestKey(held.messages[0].id) == requestKey(m.requestID) {
+		if !slices.ContainsFunc(held.messages, func(m wireMessage) bool { return isCall(m) && requestKey(m.id) == key }) {
+			continue
+		}
+		if len(held.messages) == 1 {
 			s.size -= len(held.text)
 			s.held = slices.Delete(s.held, i, i+1)
-			return true
+		} else {
+			s.size += len(line.text)
+			s.held = slices.Insert(s.held, i+1, line)
 		}
+		return true
 	}
 	return false
 }
@@ -115,22 +131,57 @@ func (s *serializer) drop(m wireMessage) bool {
 func (s *serializer) release() {
 	for {
 		s.mu.Lock()
-		for len(s.held) == 0 && !s.closed || len(s.held) > 0 && s.r.busy() {
+		for len(s.held) == 0 && !s.closed || len(s.held) > 0 && s.held[0].calls() && s.r.busy() {
 			s.changed.Wait()
 		}
-		if len(s.held) == 0 {
-			s.mu.Unlock()
+		s.mu.Unlock()
+		if !s.releaseNext() {
 			return
 		}
-		next := s.held[0]
-		s.held, s.size = s.held[1:], s.size-len(next.text)
-		s.mu.Unlock()
-		s.changed.Broadcast()
-		s.r.fromClient("", next.messages)
-		if !s.write(next.text) {
-			return // the server has gone, and the runner sees it
-		}
 	}
+}
+
+// releaseNext passes the first held line on. It returns false if there will be no more.
+func (s *serializer) releaseNext() bool {
+	s.passing.Lock()
+	defer s.passing.Unlock()
+	s.mu.Lock()
+	if len(s.held) == 0 {
+		defer s.mu.Unlock()
+		return !s.closed // the line may have been cancelled by now
+	}
+	next := s.held[0]
+	s.held, s.size = s.held[1:], s.size-len(next.text)
+	s.mu.Unlock()
+	s.changed.Broadcast()
+	return s.forward(next) // else the server has gone, and the runner sees it
+}
+
+// forward passes a line on. It returns false if nobody takes it.
+func (s *serializer) forward(line heldLine) bool {
+	s.r.fromClient("", line.messages)
+	_, err := s.to.Write(line.text)
+	return err == nil
+}
+
+// turn waits until nothing runs and it is the caller's turn, and calls begin then; if ctx
+// is done before, it returns why.
+func (s *serializer) turn(ctx context.Context, begin func()) error {
+	defer context.AfterFunc(ctx, s.ended)()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tickets++
+	me := s.tickets
+	s.waiting = append(s.waiting, me)
+	for ctx.Err() == nil && (s.waiting[0] != me || s.r.busy()) {
+		s.changed.Wait()
+	}
+	if ctx.Err() == nil {
+		begin() // before the next one looks whether anything runs
+	}
+	s.waiting = slices.DeleteFunc(s.waiting, func(other int) bool { return other == me })
+	s.changed.Broadcast()
+	return ctx.Err()
 }
 
 // ended is called when a call is over.
@@ -139,11 +190,4 @@ func (s *serializer) ended() {
 	s.mu.Lock()
 	s.mu.Unlock() //lint:ignore SA2001 see above
 	s.changed.Broadcast()
-}
-
-func (s *serializer) write(text []byte) bool {
-	s.writing.Lock()
-	defer s.writing.Unlock()
-	_, err := s.to.Write(text)
-	return err == nil
 }
