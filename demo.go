@@ -60,13 +60,17 @@ func demo(args []string, _ io.Reader, stdout, stderr io.Writer) error {
 	if self, err := os.Executable(); err == nil {
 		p.ExecAllow = []string{self}
 	}
-	out, err := newRunOutput(p, files)
+	user, err := invokingUser(false)
+	if err != nil {
+		return err
+	}
+	out, err := newRunOutput(p, files, user)
 	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), endSignals...)
 	defer stop()
-	table, err := watchDemo(ctx, *backendName, out, stderr)
+	table, err := watchDemo(ctx, *backendName, user, out, stderr)
 	if err = errors.Join(err, out.close(io.Discard)); err != nil {
 		return fmt.Errorf("demo: %w", err)
 	}
@@ -79,7 +83,7 @@ func demo(args []string, _ io.Reader, stdout, stderr io.Writer) error {
 
 // watchDemo does all that the demo does but for printing the table that it returns. Nothing
 // else is left of it then. Lines go to out, too.
-func watchDemo(ctx context.Context, backendName string, out io.Writer, stderr io.Writer) (table string, err error) {
+func watchDemo(ctx context.Context, backendName string, user *serverUser, out, stderr io.Writer) (table string, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, demoTimeout, fmt.Errorf("not done after %v", demoTimeout))
 	defer cancel()
 	dir, err := makeDemoFolder()
@@ -87,11 +91,7 @@ func watchDemo(ctx context.Context, backendName string, out io.Writer, stderr io
 		return "", err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	user, err := invokingUser(false)
-	if err != nil {
-		return "", err
-	}
-	if err := user.own(dir); err != nil {
+	if err := user.ownAll(dir); err != nil {
 		return "", err
 	}
 	self, err := os.Executable()

@@ -458,7 +458,7 @@ func TestDemoInterrupted(t *testing.T) {
 	for _, after := range []time.Duration{0, time.Millisecond, 5 * time.Millisecond, 25 * time.Millisecond} {
 		interrupted := errors.New("interrupted")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), after, interrupted)
-		table, err := watchDemo(ctx, "fake", io.Discard, io.Discard)
+		table, err := watchDemo(ctx, "fake", nil, io.Discard, io.Discard)
 		cancel()
 		if done := table != ""; done && after == 0 || !done && !errors.Is(err, interrupted) {
 			t.Errorf("interrupted after %v: %v", after, err)

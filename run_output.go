@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -90,7 +91,11 @@ func runOutputCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
-	out, err := newRunOutput(p, o.files)
+	user, err := invokingUser(o.asRoot)
+	if err != nil {
+		return err
+	}
+	out, err := newRunOutput(p, o.files, user)
 	if err != nil {
 		return err
 	}
@@ -135,7 +140,8 @@ type toolCounts struct {
 // runFiles names the files that a session is written to; empty for those that are not.
 type runFiles struct{ events, findings, sarif, learn, report, record string }
 
-func newRunOutput(p policy, files runFiles) (*runOutput, error) {
+// newRunOutput opens the files. Those that are new belong to user.
+func newRunOutput(p policy, files runFiles, user *serverUser) (*runOutput, error) {
 	o := &runOutput{tools: map[string]*toolCounts{}}
 	var err error
 	open := func(file string) *bufio.Writer {
@@ -143,7 +149,7 @@ func newRunOutput(p policy, files runFiles) (*runOutput, error) {
 			return nil
 		}
 		var f *os.File
-		if f, err = os.Create(file); err != nil {
+		if f, err = createFor(user, file); err != nil {
 			return nil
 		}
 		o.files = append(o.files, f)
@@ -181,6 +187,20 @@ func newRunOutput(p policy, files runFiles) (*runOutput, error) {
 		}
 	}
 	return o, nil
+}
+
+// createFor is os.Create, but a file that is new belongs to user.
+func createFor(user *serverUser, name string) (*os.File, error) {
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return os.Create(name)
+	} else if err != nil {
+		return nil, err
+	}
+	if err := user.own(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // findingWriters writes to several.

@@ -481,9 +481,22 @@ func TestRunInvokingUser(t *testing.T) {
 	if out, _, _, _ := runSession(t, "", "--backend", "fake", "--as-root", "--", "id", "-u"); out != "0\n" {
 		t.Errorf("with --as-root it runs as %q", out)
 	}
+	// What is new belongs to that user, and what was there stays as it is.
+	old, made := filepath.Join(t.TempDir(), "old"), filepath.Join(t.TempDir(), "new")
+	if err := os.WriteFile(old, []byte("what was there\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	runSession(t, "", "--backend", "fake", "--findings", old, "--report", made, "--", "true")
+	for file, want := range map[string]uint32{old: 0, made: 65534} {
+		var st unix.Stat_t
+		if err := unix.Stat(file, &st); err != nil || st.Uid != want || st.Gid != want {
+			t.Errorf("%s belongs to %d:%d, want %d; %v", file, st.Uid, st.Gid, want, err)
+		}
+	}
 	t.Setenv("SUDO_UID", "4294967294")
-	if _, errs, _, code := runSession(t, "", "--backend", "fake", "--", "true"); code != 1 || !strings.Contains(errs, "--as-root") {
-		t.Errorf("of a user that there is not: exit code %d, %s", code, errs)
+	var unknown sharedBuffer
+	if code := run([]string{"run", "--backend", "fake", "--", "true"}, strings.NewReader(""), io.Discard, &unknown); code != 1 || !strings.Contains(unknown.String(), "--as-root") {
+		t.Errorf("of a user that there is not: exit code %d, %s", code, unknown.String())
 	}
 }
 

@@ -22,7 +22,9 @@ type server struct {
 // serverUser would be whom the server runs as.
 type serverUser struct{}
 
-func (*serverUser) own(string) error { return nil }
+func (*serverUser) own(*os.File) error { return nil }
+
+func (*serverUser) ownAll(string) error { return nil }
 
 func invokingUser(bool) (*serverUser, error) { return nil, nil }
 

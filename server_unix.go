@@ -72,8 +72,16 @@ func invokingUser(asRoot bool) (*serverUser, error) {
 	return &serverUser{c, []string{"HOME=" + u.HomeDir, "USER=" + u.Username, "LOGNAME=" + u.Username}}, nil
 }
 
-// own gives the user a folder with all that is in it.
-func (u *serverUser) own(dir string) error {
+// own gives the user a file.
+func (u *serverUser) own(f *os.File) error {
+	if u == nil {
+		return nil
+	}
+	return f.Chown(int(u.credential.Uid), int(u.credential.Gid))
+}
+
+// ownAll gives the user a folder with all that is in it.
+func (u *serverUser) ownAll(dir string) error {
 	if u == nil {
 		return nil
 	}

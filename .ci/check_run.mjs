@@ -3,8 +3,11 @@
 //
 // Usage: node check_run.mjs PROBE NODE_MODULES
 
-import { mkdtempSync, rmSync } from "node:fs";
+import { spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { createRequire } from "node:module";
+import { connect, createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -14,6 +17,8 @@ const require = createRequire(join(resolve(modules), "x.js"));
 const load = (name) => import(pathToFileURL(require.resolve(`@modelcontextprotocol/sdk/${name}`)).href);
 const { Client } = await load("client/index.js");
 const { StdioClientTransport } = await load("client/stdio.js");
+const { StreamableHTTPClientTransport } = await load("client/streamableHttp.js");
+const { SSEClientTransport } = await load("client/sse.js");
 
 const folder = mkdtempSync(join(tmpdir(), "check-run-"));
 const server = (name) => ["node", join(resolve(modules), `@modelcontextprotocol/server-${name}/dist/index.js`)];
@@ -42,13 +47,60 @@ const sessions = {
   ],
 };
 
-async function drive(command, calls) {
-  const transport = new StdioClientTransport({ command: command[0], args: command.slice(1), stderr: "ignore" });
+function drive(command, calls) {
+  return session(new StdioClientTransport({ command: command[0], args: command.slice(1), stderr: "ignore" }), calls);
+}
+
+async function session(transport, calls) {
   const client = new Client({ name: "check", version: "1" });
   await client.connect(transport);
   const told = [client.getServerVersion(), client.getServerCapabilities(), await calls(client)];
   await client.close();
   return JSON.stringify(told);
+}
+
+// freePort returns a port that nobody listens on.
+async function freePort() {
+  const s = createServer().listen(0, "127.0.0.1");
+  await once(s, "listening");
+  const { port } = s.address();
+  s.close();
+  await once(s, "close");
+  return port;
+}
+
+async function listening(port) {
+  for (let i = 0; i < 600; i++) {
+    const s = connect(port, "127.0.0.1");
+    const ok = await once(s, "connect").then(() => true, () => false);
+    s.destroy();
+    if (ok) return;
+    await new Promise((done) => setTimeout(done, 50));
+  }
+  throw new Error(`nobody listens on port ${port}`);
+}
+
+// overHTTP drives a server through the proxy, which has one call at a time, and by itself.
+async function overHTTP(kind, Transport, path) {
+  const [, calls] = sessions.everything;
+  const [upstream, listen] = [await freePort(), await freePort()];
+  const events = join(folder, kind);
+  const args = ["run", "--http", `${listen}=${upstream}`, "--serialize", "--backend", "ebpf", "--events", events, "--", ...server("everything"), kind];
+  const run = spawn(probe, args, { env: { ...process.env, PORT: String(upstream) }, stdio: "ignore" });
+  const ended = once(run, "exit");
+  try {
+    await listening(listen);
+    const behind = await session(new Transport(new URL(`http://127.0.0.1:${listen}${path}`)), calls);
+    const direct = await session(new Transport(new URL(`http://127.0.0.1:${upstream}${path}`)), calls);
+    if (direct !== behind) throw new Error(`over ${kind}, everything behaves otherwise behind run:\n${direct.slice(0, 2000)}\n${behind.slice(0, 2000)}`);
+  } finally {
+    run.kill();
+    await ended;
+  }
+  const marks = readFileSync(events, "utf8").trim().split("\n").map((l) => JSON.parse(l)).filter((e) => e.message === "begin" || e.message === "end");
+  const order = marks.map((m) => m.message[0]).join("");
+  if (order !== "bebebebe") throw new Error(`over ${kind}, calls begin and end as ${order}`);
+  console.log(`everything over ${kind}: the same for the TypeScript SDK, one call at a time`);
 }
 
 try {
@@ -62,6 +114,8 @@ try {
       console.log(`${name}: the same for the TypeScript SDK, ${direct.length} characters`);
     }
   }
+  await overHTTP("streamableHttp", StreamableHTTPClientTransport, "/mcp");
+  await overHTTP("sse", SSEClientTransport, "/sse");
 } finally {
   rmSync(folder, { recursive: true });
 }
