@@ -22,7 +22,7 @@ import (
 // counted, and the page says so.
 const (
 	maxReportEvents    = 200_000  // that the page has each by itself
-	maxReportBytes     = 32 << 20 // of what is told of them
+	maxReportBytes     = 24 << 20 // of what is told of them
 	maxReportCalls     = 50_000
 	maxReportProcesses = 50_000
 	maxReportFindings  = 5_000 // different ones
@@ -128,6 +128,7 @@ type report struct {
 	moreFindings int
 	bySeverity   [4]int
 	last         *reportPlace // of the last event
+	lastTool     *reportTool  // likewise
 	line         reportLine   // that is read
 
 	losses    map[reportLoss]int
@@ -137,7 +138,8 @@ type report struct {
 
 // A reportPlace is what events are listed under: a call, or one of the others.
 type reportPlace struct {
-	number       int    // of the call, from 1; 0 for what is none, or one beyond the bound
+	number       int    // of the call, from 1; 0 for what is none
+	unlisted     bool   // it is a call beyond the bound, whose events are further's
 	method       string // text, as all that follows
 	requestID    string
 	problem      string
@@ -246,7 +248,7 @@ type reportLoss struct {
 type interner[T any] struct {
 	numbers map[string]int32
 	values  []T
-	bytes   int // of the keys
+	bytes   int // of the keys, and of what they stand for
 }
 
 func newInterner[T any]() *interner[T] { return &interner[T]{numbers: map[string]int32{}} }
@@ -256,11 +258,11 @@ func (in *interner[T]) find(key []byte) (n int32, ok bool) {
 	return n, ok
 }
 
-func (in *interner[T]) add(key string, value T) int32 {
+func (in *interner[T]) add(key string, value T, size int) int32 {
 	n := int32(len(in.values))
 	in.numbers[key] = n
 	in.values = append(in.values, value)
-	in.bytes += len(key)
+	in.bytes += len(key) + size
 	return n
 }
 
@@ -401,6 +403,7 @@ func (r *report) begin(id string, tool []byte) *reportPlace {
 		r.calls = append(r.calls, p)
 		p.number = len(r.calls)
 	} else {
+		p.unlisted = true
 		r.moreCalls++
 	}
 	return p
@@ -431,7 +434,7 @@ func (r *report) status(l *reportLine, ev *policyEvent) {
 		if p.failed = string(ev.failed) == "true"; p.failed {
 			p.tool.failed++
 		}
-		if p.number == 0 {
+		if p.unlisted {
 			delete(r.open, string(ev.callID))
 		}
 	}
@@ -452,6 +455,10 @@ func (r *report) drop(l *reportLine, ev *policyEvent) {
 
 func (r *report) event(n int, l *reportLine, ev *policyEvent) {
 	place := r.place(ev)
+	r.lastTool = place.tool
+	if place.unlisted {
+		place = r.further
+	}
 	r.last, place.lastKept = place, false
 	process := r.process(l.pid, l.ppid, l.comm)
 	fact, known := r.facts.find(l.fact)
@@ -472,12 +479,12 @@ func (r *report) event(n int, l *reportLine, ev *policyEvent) {
 		r.fork(process, f.child, place, l.ts)
 	}
 	place.n++
-	place.tool.count(&f)
+	r.lastTool.count(&f)
 	if len(place.events) >= r.limit {
 		return
 	}
 	if !known {
-		fact = r.facts.add(f.fields, f)
+		fact = r.facts.add(f.fields, f, len(f.words))
 	}
 	late := ev.callID == nil && ev.originCallID != nil
 	place.events = append(place.events, reportEvent{n, l.ts, r.addWho(process, l.who), fact, late, -1})
@@ -539,7 +546,7 @@ func (r *report) addWho(process int32, fields []byte) int32 {
 	if n, ok := r.who.find(key); ok {
 		return n
 	}
-	return r.who.add(string(key), reportWho{process, string(fields)})
+	return r.who.add(string(key), reportWho{process, string(fields)}, 0)
 }
 
 // process returns the newest process of a pid.
@@ -584,14 +591,14 @@ func (r *report) write(n int, _ []byte, ev *policyEvent, f finding, _ []byte) er
 	p := r.last
 	r.bySeverity[severity]++
 	p.severity = max(p.severity, severity)
-	p.tool.findings[severity]++
+	r.lastTool.findings[severity]++
 	if p.lastKept {
 		e := &p.events[len(p.events)-1]
 		e.severity = max(e.severity, int8(severity))
 		process := &r.processes[r.who.values[e.who].process]
 		process.severity = max(process.severity, severity)
 	}
-	key := reportFinding{f.category, f.severity, printable(f.detail), f.beyond, ev.errno != nil, p.tool}
+	key := reportFinding{f.category, f.severity, printable(f.detail), f.beyond, ev.errno != nil, r.lastTool}
 	tally := r.findings[key]
 	if tally == nil {
 		if len(r.findings) >= maxReportFindings {
@@ -629,7 +636,7 @@ func (r *report) shrink() {
 				w, f := who.values[e.who], facts.values[e.fact]
 				fact, ok := r.facts.find([]byte(f.fields))
 				if !ok {
-					fact = r.facts.add(f.fields, f)
+					fact = r.facts.add(f.fields, f, len(f.words))
 				}
 				e.who, e.fact = r.addWho(w.process, []byte(w.fields)), fact
 			}

@@ -257,7 +257,7 @@ func (r *report) where(p *reportPlace) (name, link string) {
 		return "start-up", "#startup"
 	case p == r.ambient:
 		return "outside of calls", "#ambient"
-	case p.number == 0:
+	case p == r.further || p.unlisted:
 		return "a further call", "#further"
 	}
 	return fmt.Sprintf("call %d (%s)", p.number, p.tool.name), fmt.Sprintf("#call-%d", p.number)

@@ -160,6 +160,9 @@ func TestReportHostile(t *testing.T) {
 
 // What is too much for a page is counted, and of each call the first events are kept.
 func TestReportBounds(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not short")
+	}
 	r := newReport(policy{})
 	e, err := newEvaluation(policy{}, r)
 	if err != nil {
@@ -209,6 +212,38 @@ func TestReportBounds(t *testing.T) {
 	}
 	if want := fmt.Sprintf("All %s events are counted. %s of them are listed", groupDigits(total), groupDigits(r.kept)); !strings.Contains(page.String(), want) {
 		t.Errorf("the page does not say %q", want)
+	}
+}
+
+// Calls beyond the bound, and tools, and findings, are counted as well.
+func TestReportManyCalls(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not short")
+	}
+	var lines strings.Builder
+	const calls = maxReportCalls + 5_000
+	for i := range calls {
+		fmt.Fprintf(&lines, `{"type":"status","message":"begin","call_id":"%d","tool":"t%d","ts_ns":%d}`+"\n", i, i%2000, i+1)
+		fmt.Fprintf(&lines, `{"type":"bind","call_id":"%d","pid":%d,"dst":"127.0.0.1:%d","ts_ns":%d}`+"\n", i, i, i, i+1)
+		fmt.Fprintf(&lines, `{"type":"status","message":"end","call_id":"%d","failed":true,"latency_us":1,"ts_ns":%d}`+"\n", i, i+1)
+	}
+	page, data := reportOf(t, lines.String())
+	for _, want := range []string{
+		fmt.Sprintf("<b>%s</b> calls, %s failed", groupDigits(calls), groupDigits(calls)),
+		fmt.Sprintf("<b>%s</b> events", groupDigits(calls)),
+		fmt.Sprintf("<b>%s</b> high findings", groupDigits(calls)),
+		"5,000 further calls are counted and not listed",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %s", want)
+		}
+	}
+	total := 0
+	for _, p := range data.Places {
+		total += p.N
+	}
+	if total != calls || data.Places[2].N != 5_000 || len(data.Places) != firstCall+maxReportCalls {
+		t.Errorf("%d events in %d places, of which %d are of further calls", total, len(data.Places), data.Places[2].N)
 	}
 }
 
