@@ -67,3 +67,5 @@ func (p *polledInput) Read(b []byte) (int, error) {
 	}
 	return p.file.Read(b)
 }
+
+func (p *polledInput) SyscallConn() (syscall.RawConn, error) { return p.file.SyscallConn() }

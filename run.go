@@ -192,6 +192,7 @@ type runCall struct {
 func (r *runner) run(serve func() error) error {
 	go func() {
 		r.err = r.session.run()
+		r.session.backend.Close() // who makes a mark must not wait for room
 		close(r.over)
 	}()
 	r.control(control{op: controlScope, pgid: r.server.pid(), generation: 1, startup: true})
@@ -208,7 +209,10 @@ func (r *runner) run(serve func() error) error {
 	}
 	err := serve()
 	r.endCalls("the server has ended")
-	r.control(control{op: controlShutdown}) // and what is still in the ring may take its time
+	select { // what is still in the ring may take its time
+	case r.session.lines <- controlLine{control: control{op: controlShutdown}}:
+	case <-r.over:
+	}
 	<-r.over
 	return errors.Join(err, r.err)
 }
@@ -249,13 +253,28 @@ func closeEnd(end any) {
 // drainTimeout is how long it may take to pass on what a server has said before its end.
 const drainTimeout = time.Second
 
-// control makes a mark and waits until it has been read, or the session is over.
+// control makes a mark, and waits until it has been read and all that comes before it is
+// out of this process. Of a begin, it is enough that it is in force. What is wrong with the
+// session is told at its end.
 func (r *runner) control(ctl control) {
-	done := make(chan struct{})
-	ctl.done = done
 	select {
-	case r.session.lines <- controlLine{control: ctl}:
 	case <-r.over:
+		return
+	default:
+	}
+	done := make(chan struct{})
+	if ctl.op != controlBegin {
+		ctl.done = done
+	}
+	if err := r.session.obeyNow(ctl); err != nil {
+		select {
+		case r.session.quit <- err:
+		default: // it has a reason already
+		}
+		return
+	}
+	if ctl.op == controlBegin {
+		return
 	}
 	select {
 	case <-done:
@@ -263,17 +282,29 @@ func (r *runner) control(ctl control) {
 	}
 }
 
+// Messages are passed on in steps of so many bytes, and through pipes that are as large
+// once one has filled a step.
+const (
+	passStep  = 64 << 10
+	largeStep = 256 << 10
+)
+
 // pass passes everything on from one side to the other. The end of a message waits until
 // see has been told of it: it cannot be acted on before that.
 func pass(from io.Reader, to io.Writer, see func(session string, messages []wireMessage)) error {
 	var w wireScanner
-	buf := make([]byte, 64<<10)
+	buf := make([]byte, passStep)
 	for {
 		n, err := from.Read(buf)
 		for data := buf[:n]; len(data) > 0; {
 			end, done := w.feed(data)
 			if done && len(w.messages) > 0 {
 				see("", w.messages)
+			}
+			// Its line ends with it, or whoever waits for that would be woken twice.
+			for done && end < len(data) && (data[end] == '\n' || data[end] == '\r') {
+				n, _ := w.feed(data[end : end+1])
+				end += n
 			}
 			if _, err := to.Write(data[:end]); err != nil {
 				return err
@@ -282,6 +313,11 @@ func pass(from io.Reader, to io.Writer, see func(session string, messages []wire
 		}
 		if err != nil {
 			return nil // there is nothing left to pass on
+		}
+		if n == passStep && n == len(buf) {
+			buf = make([]byte, largeStep)
+			growPipe(from, largeStep)
+			growPipe(to, largeStep)
 		}
 	}
 }

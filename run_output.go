@@ -39,6 +39,7 @@ func startOutput(args []string, stderr io.Writer) (*outputProcess, error) {
 		return nil, fmt.Errorf("start the output: %w", err)
 	}
 	defer theirs.Close()
+	growPipe(theirs, outputPipeSize)
 	alive, tell, err := os.Pipe()
 	if err != nil {
 		in.Close()
@@ -105,11 +106,35 @@ func runOutputCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if _, err := stdout.Write([]byte{1}); err != nil {
 		return err
 	}
-	_, err = io.CopyBuffer(struct{ io.Writer }{out}, struct{ io.Reader }{stdin}, make([]byte, 256<<10))
+	err = out.takeAll(stdin)
 	if err = errors.Join(err, out.close(stderr)); err != nil {
 		return err
 	}
 	return o.policyFlags.verdict(out.evaluation)
+}
+
+// outputPipeSize is room for what has been seen meanwhile, in bytes.
+const outputPipeSize = 1 << 20
+
+// outputGatherTime is how long lines may wait in the pipe for others: a call waits for its
+// server, which has a CPU the sooner the less is done meanwhile.
+const outputGatherTime = 5 * time.Millisecond
+
+// takeAll takes lines until there are no more.
+func (o *runOutput) takeAll(lines io.Reader) error {
+	buf := make([]byte, 256<<10)
+	for {
+		n, err := lines.Read(buf)
+		o.Write(buf[:n]) // which never fails
+		if err == io.EOF {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("read events: %w", err)
+		}
+		if n < len(buf)/16 { // else there are many
+			time.Sleep(outputGatherTime)
+		}
+	}
 }
 
 // A runOutput takes event lines: into a file, through the policy, and into the table.

@@ -145,7 +145,7 @@ func (rt *runTest) feed(lines string, see func(string, []wireMessage)) {
 
 // statuses ends the session and returns its begins and ends in short.
 func (rt *runTest) statuses() string {
-	rt.r.control(control{op: controlShutdown})
+	rt.r.session.lines <- controlLine{control: control{op: controlShutdown}}
 	<-rt.r.over
 	var got []string
 	for line := range bytes.Lines(rt.b.Bytes()) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 )
 
@@ -37,6 +38,7 @@ type session struct {
 	lines chan controlLine // from the client
 	eof   chan struct{}    // the last of them has been read, though others may wait
 	due   chan control     // ends whose grace is over
+	order sync.Mutex       // held from before a window is made until its mark has been
 	quit  chan error       // from outside: nil for a signal, or why it must end at once
 }
 
@@ -91,7 +93,9 @@ func (s *session) run() error {
 	go func(stop <-chan struct{}) {
 		err := s.controlLoop(stop)
 		if err == nil {
+			s.order.Lock()
 			err = s.backend.mark(&mark{op: markNote, window: s.attr.current(), stop: true})
+			s.order.Unlock()
 		}
 		if err != nil {
 			failed <- err
@@ -144,32 +148,40 @@ func (s *session) controlLoop(stop <-chan struct{}) error {
 		}
 	}()
 	for {
-		var err error
+		in, isDue := controlLine{err: io.EOF}, false
 		select {
 		case <-stop:
-			return s.endAll(pending)
-		case ctl := <-s.due:
-			delete(pending, ctl.callID)
-			err = s.end(ctl)
-		case in := <-s.lines:
-			switch {
-			case in.err == io.EOF:
-				return s.endAll(pending)
-			case in.fatal:
-				return in.err
-			case in.err != nil:
-				err = s.note(status{message: "parse_error", err: in.err.Error()})
-			default:
-				var shutdown bool
-				if shutdown, err = s.obey(in.control, pending); shutdown {
-					return s.endAll(pending)
-				}
-			}
+		case in.control = <-s.due:
+			in.err, isDue = nil, true
+		case in = <-s.lines:
 		}
-		if err != nil {
+		last, err := s.handle(in, isDue, pending)
+		if err != nil || last {
 			return err
 		}
 	}
+}
+
+// handle does what a control line says, or ends a call whose grace is over.
+func (s *session) handle(in controlLine, isDue bool, pending map[string]*time.Timer) (last bool, err error) {
+	s.order.Lock()
+	defer s.order.Unlock()
+	switch {
+	case isDue:
+		delete(pending, in.control.callID)
+		return false, s.end(in.control)
+	case in.err == io.EOF:
+		return true, s.endAll(pending)
+	case in.fatal:
+		return true, in.err
+	case in.err != nil:
+		return false, s.note(status{message: "parse_error", err: in.err.Error()})
+	}
+	last, err = s.obey(in.control, pending)
+	if last && err == nil {
+		err = s.endAll(pending)
+	}
+	return last, err
 }
 
 // endAll ends the calls that are in their grace: it is over when the session is.
@@ -180,6 +192,14 @@ func (s *session) endAll(pending map[string]*time.Timer) error {
 		}
 	}
 	return nil
+}
+
+// obeyNow does what a control says, beside controlLoop and sooner. There must be no grace.
+func (s *session) obeyNow(ctl control) error {
+	s.order.Lock()
+	defer s.order.Unlock()
+	_, err := s.obey(ctl, nil)
+	return err
 }
 
 func (s *session) obey(ctl control, pending map[string]*time.Timer) (shutdown bool, err error) {

@@ -166,14 +166,22 @@ func (w *wireScanner) endInString(part []byte, over bool) int {
 
 // hasControl tells whether there is a byte below 0x20, which no JSON string has as it is.
 func hasControl(data []byte) bool {
-	const ones = 0x0101010101010101
-	for ; len(data) >= 8; data = data[8:] {
-		// A byte is below 0x20 if taking that away borrows from a bit that it lacks.
-		if word := binary.NativeEndian.Uint64(data); (word-0x20*ones)&^word&(0x80*ones) != 0 {
+	const high = 0x8080808080808080
+	for ; len(data) >= 64; data = data[64:] {
+		b := (*[64]byte)(data)
+		if (below20(b[0:8])|below20(b[8:16])|below20(b[16:24])|below20(b[24:32])|
+			below20(b[32:40])|below20(b[40:48])|below20(b[48:56])|below20(b[56:64]))&high != 0 {
 			return true
 		}
 	}
 	return slices.ContainsFunc(data, func(c byte) bool { return c < ' ' })
+}
+
+// below20 sets the highest bit of some of eight bytes, if there are any below 0x20: taking
+// that away from them borrows from a bit that they lack.
+func below20(b []byte) uint64 {
+	word := binary.NativeEndian.Uint64(b)
+	return (word - 0x2020202020202020) &^ word
 }
 
 // keep adds to the current key or value, if anyone wants it.
