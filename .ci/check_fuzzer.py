@@ -1,4 +1,5 @@
-"""Checks what the fuzzer reports of the demo server when it uses our sidecar.
+"""Checks what the fuzzer reports of the demo server when it uses our sidecar, and what we
+report of it when the fuzzer, without a probe, has the server behind `run`.
 
 Usage: check_fuzzer.py MCP_FUZZER PROBE
 
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 EXPECTED = {
@@ -31,38 +33,66 @@ RUNS = 10
 TIMEOUT = 60  # seconds for a run, which takes two or three
 
 
-def fuzz(fuzzer, probe, seed, folder):
-    """Runs the fuzzer once; returns its findings and the sidecar's lines."""
+def run_fuzzer(fuzzer, endpoint, seed, folder, env):
+    """Runs the fuzzer once in a new folder, and returns that."""
     workspace = folder / "workspace"
     workspace.mkdir()
-    raw = folder / "raw"
-    env = os.environ | {
-        "HOME": str(folder),
-        "MCP_FUZZER_RUNTIME_PROBE": "1",
-        "MCPFZ_PROBE_BACKEND": "ebpf",
-        "MCPFZ_PROBE_BIN": probe,
-        "MCPFZ_PROBE_RAW": str(raw),
-    }
     command = [fuzzer, "--mode", "tools", "--protocol", "stdio"]
-    command += ["--endpoint", f"{probe} demo-server"]
+    command += ["--endpoint", endpoint]
     command += ["--runs", str(CALLS), "--max-concurrency", "1"]
     command += ["--seed", str(seed)]
     done = subprocess.run(
         command,
         cwd=workspace,
-        env=env,
+        env=os.environ | {"HOME": str(folder)} | env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=TIMEOUT,
     )
-    report = workspace / "reports" / "findings.json"
-    if done.returncode != 0 or not report.exists() or not raw.exists():
+    if done.returncode != 0:
         sys.exit(f"the fuzzer exits with {done.returncode} and says\n{done.stdout}")
+    return workspace
+
+
+def read_lines(file):
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def fuzz(fuzzer, probe, seed, folder):
+    """Returns what the fuzzer finds with our sidecar, and the sidecar's lines."""
+    raw = folder / "raw"
+    env = {
+        "MCP_FUZZER_RUNTIME_PROBE": "1",
+        "MCPFZ_PROBE_BACKEND": "ebpf",
+        "MCPFZ_PROBE_BIN": probe,
+        "MCPFZ_PROBE_RAW": str(raw),
+    }
+    workspace = run_fuzzer(fuzzer, f"{probe} demo-server", seed, folder, env)
+    report = workspace / "reports" / "findings.json"
     findings = json.loads(report.read_text(encoding="utf-8"))["findings"]
-    lines = [json.loads(line) for line in raw.read_text(encoding="utf-8").splitlines()]
-    return [f for f in findings if f["category"].startswith("runtime.")], lines
+    return [f for f in findings if f["category"].startswith("runtime.")], read_lines(raw)
+
+
+def fuzz_behind_run(fuzzer, probe, seed, folder):
+    """Returns what `run` finds when the fuzzer is its client, and its lines."""
+    events, findings, page = folder / "events", folder / "findings", folder / "page.html"
+    run = f"{probe} run --backend ebpf --events {events} --findings {findings} --report {page}"
+    run_fuzzer(fuzzer, f"{run} -- {probe} demo-server", seed, folder, {})
+    end = time.monotonic() + TIMEOUT
+    while not page.read_text(encoding="utf-8").endswith("</html>\n"):
+        # The fuzzer has killed run, and what is left is being written.
+        if time.monotonic() > end:
+            sys.exit("there is no whole page")
+        time.sleep(0.05)
+    found = []
+    for f in read_lines(findings):
+        late = "call_id" not in f and "origin_call_id" in f
+        if not f.get("beyond_python") and ("call_id" in f or late):
+            target = "<ambient>" if late else f["tool"]
+            found.append({"target": target, "run": f.get("call_id"), "category": f["category"]})
+    return found, read_lines(events)
 
 
 def problems(findings, lines):
@@ -96,15 +126,16 @@ def problems(findings, lines):
 def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     _, fuzzer, probe = sys.argv
-    for run in range(1, RUNS + 1):
+    for run in range(RUNS + 1):
         with tempfile.TemporaryDirectory() as folder:
-            findings, lines = fuzz(fuzzer, probe, run, Path(folder).resolve())
+            how = fuzz if run else fuzz_behind_run
+            findings, lines = how(fuzzer, probe, run, Path(folder).resolve())
         wrong = problems(findings, lines)
         if wrong:
-            print(f"run {run} of {RUNS}:", *wrong, sep="\n  ")
-            print("the sidecar's lines:", *map(json.dumps, lines), sep="\n  ")
+            print(f"run {run} of {RUNS}:" if run else "behind run:", *wrong, sep="\n  ")
+            print("the probe's lines:", *map(json.dumps, lines), sep="\n  ")
             sys.exit(1)
-    print(f"{RUNS} runs, each with the same findings for {len(EXPECTED)} tools")
+    print(f"{RUNS} runs, and one behind `run`, each with the same findings for {len(EXPECTED)} tools")
 
 
 if __name__ == "__main__":
