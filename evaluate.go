@@ -181,11 +181,12 @@ func openEvents(flags *flag.FlagSet, args []string, usage string, stdin io.Reade
 type evaluation struct {
 	evaluator *evaluator
 	out       findingWriter
-	learned   *learnedPolicy // nil if nobody asks for it
-	report    *report        // likewise
-	tools     map[string][]byte
-	worst     int         // of severities, -1 for none
-	event     policyEvent // of the current line
+	learned   *learnedPolicy    // nil if nobody asks for it
+	report    *report           // likewise
+	tools     map[string][]byte // by call id, both as JSON
+	calls     []string          // those ids, the oldest first
+	worst     int               // of severities, -1 for none
+	event     policyEvent       // of the current line
 
 	complaints []string // about lines that cannot be evaluated
 	skipped    int
@@ -242,7 +243,7 @@ func (e *evaluation) line(n int, line []byte) error {
 	}
 	if string(ev.typ) == `"status"` {
 		if string(ev.message) == `"begin"` && ev.callID != nil && ev.tool != nil {
-			e.tools[string(ev.callID)] = bytes.Clone(ev.tool)
+			e.remember(string(ev.callID), ev.tool)
 		}
 		return nil
 	}
@@ -267,6 +268,20 @@ func (e *evaluation) line(n int, line []byte) error {
 		}
 	}
 	return nil
+}
+
+// maxRememberedCalls is of how many calls the tools are known, for what comes after them.
+const maxRememberedCalls = 1 << 17
+
+func (e *evaluation) remember(call string, tool []byte) {
+	if _, again := e.tools[call]; !again {
+		if len(e.calls) == maxRememberedCalls {
+			delete(e.tools, e.calls[0])
+			e.calls = e.calls[1:]
+		}
+		e.calls = append(e.calls, call)
+	}
+	e.tools[call] = bytes.Clone(tool)
 }
 
 func (e *evaluation) skip(n int, err error) {

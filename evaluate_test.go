@@ -340,3 +340,18 @@ func BenchmarkEvaluate(b *testing.B) {
 	b.ReportMetric(float64(n)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 	b.ReportMetric(0, "ns/op")
 }
+
+// Of a session of many calls, the last ones are known.
+func TestEvaluateManyCalls(t *testing.T) {
+	e, err := newEvaluation(policy{}, findingWriters{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range maxRememberedCalls + 10 {
+		e.remember(fmt.Sprint(i), []byte(`"t"`))
+		e.remember(fmt.Sprint(i), []byte(`"again"`))
+	}
+	if len(e.tools) != maxRememberedCalls || e.tools["9"] != nil || string(e.tools["10"]) != `"again"` {
+		t.Errorf("%d calls are known, the tenth as %q, the eleventh as %q", len(e.tools), e.tools["9"], e.tools["10"])
+	}
+}

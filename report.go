@@ -130,6 +130,7 @@ type report struct {
 	last         *reportPlace // of the last event
 	lastTool     *reportTool  // likewise
 	line         reportLine   // that is read
+	key          []byte       // of who is looked for
 
 	losses    map[reportLoss]int
 	lossOrder []reportLoss
@@ -542,11 +543,11 @@ func newFact(fields []byte) reportFact {
 }
 
 func (r *report) addWho(process int32, fields []byte) int32 {
-	key := append(strconv.AppendInt(nil, int64(process), 10), fields...)
-	if n, ok := r.who.find(key); ok {
+	r.key = append(strconv.AppendInt(r.key[:0], int64(process), 10), fields...)
+	if n, ok := r.who.find(r.key); ok {
 		return n
 	}
-	return r.who.add(string(key), reportWho{process, string(fields)}, 0)
+	return r.who.add(string(r.key), reportWho{process, string(fields)}, 0)
 }
 
 // process returns the newest process of a pid.

@@ -109,7 +109,9 @@ func (l eventLine) words() string {
 	for _, field := range []*string{
 		&l.Type, &l.RequestName, &l.Flags, &l.Mode, &l.Proto, &l.Family, &l.Dst, &l.Src, &l.Host, &l.Query, &l.Call, &l.Signal, &l.Errno,
 	} {
-		*field = printable(*field) // the others become words of a shell
+		if *field != "" {
+			*field = printable(*field) // the others become words of a shell
+		}
 	}
 	s := l.act()
 	if l.Errno != "" {
