@@ -25,8 +25,10 @@ const (
 	maxReportBytes     = 24 << 20 // of what is told of them
 	maxReportCalls     = 50_000
 	maxReportProcesses = 50_000
-	maxReportFindings  = 5_000 // different ones
-	maxReportNames     = 1_000 // files, hosts and programs of a tool; also tools
+	maxReportFindings  = 5_000    // different ones
+	maxReportNames     = 1_000    // files, hosts and programs of a tool; also tools
+	maxReportNameBytes = 16 << 20 // of all tools' names
+	maxReportText      = 300      // bytes of what stands in a line with other things
 )
 
 // reportCommand is the command report.
@@ -113,6 +115,7 @@ type report struct {
 
 	tools     map[string]*reportTool // by name, as JSON
 	toolOrder []*reportTool
+	nameBytes int // of what tools have to do with
 
 	processes     []reportProcess
 	byPid         map[int]int32
@@ -178,20 +181,25 @@ type nameCounts struct {
 	more   int // times that there was one beyond the bound
 }
 
-func (c *nameCounts) add(name string) {
+// add counts a name, whose length is added to bytes if it is new.
+func (c *nameCounts) add(name string, bytes *int) {
 	if c.counts == nil {
 		c.counts = map[string]int{}
 	}
-	if _, ok := c.counts[name]; !ok && len(c.counts) >= maxReportNames {
-		c.more++
-		return
+	if _, ok := c.counts[name]; !ok {
+		if len(c.counts) >= maxReportNames || *bytes+len(name) > maxReportNameBytes {
+			c.more++
+			return
+		}
+		*bytes += len(name)
 	}
 	c.counts[name]++
 }
 
 func (c *nameCounts) addAll(others *nameCounts) {
+	bytes := 0
 	for name := range others.counts {
-		c.add(name)
+		c.add(name, &bytes)
 	}
 	c.more += others.more
 }
@@ -382,6 +390,9 @@ func (r *report) place(ev *policyEvent) *reportPlace {
 	return r.ambient
 }
 
+// shownText is what a value says, for a line of the page.
+func shownText(value []byte) string { return shorten(printable(fieldText(value, "")), maxReportText) }
+
 func (r *report) tool(name []byte) *reportTool {
 	text := fieldText(name, "(unknown)")
 	t := r.tools[text]
@@ -389,7 +400,7 @@ func (r *report) tool(name []byte) *reportTool {
 		if len(r.tools) >= maxReportNames {
 			return r.further.tool
 		}
-		t = &reportTool{name: printable(text)}
+		t = &reportTool{name: shorten(printable(text), maxReportText)}
 		r.tools[text] = t
 		r.toolOrder = append(r.toolOrder, t)
 	}
@@ -419,14 +430,14 @@ func (r *report) status(l *reportLine, ev *policyEvent) {
 	case "begin":
 		if ev.callID != nil {
 			p := r.begin(string(ev.callID), ev.tool)
-			p.began, p.method, p.requestID = l.ts, printable(fieldText(l.method, "")), printable(fieldText(l.requestID, ""))
+			p.began, p.method, p.requestID = l.ts, shownText(l.method), shownText(l.requestID)
 		}
 	case "end":
 		p := r.open[string(ev.callID)]
 		if p == nil || p.ended != 0 {
 			return // a client may end what never began
 		}
-		p.ended, p.problem = l.ts, printable(fieldText(l.problem, ""))
+		p.ended, p.problem = l.ts, shownText(l.problem)
 		p.latency = time.Duration(p.ended - p.began)
 		if us, err := strconv.ParseInt(string(ev.latency), 10, 64); err == nil {
 			p.latency = time.Duration(us) * time.Microsecond
@@ -444,7 +455,7 @@ func (r *report) status(l *reportLine, ev *policyEvent) {
 func (r *report) drop(l *reportLine, ev *policyEvent) {
 	count, _ := strconv.Atoi(string(ev.count))
 	r.lost += count
-	loss := reportLoss{r.place(ev), printable(fieldText(l.reason, ""))}
+	loss := reportLoss{r.place(ev), shownText(l.reason)}
 	if _, ok := r.losses[loss]; !ok {
 		if len(r.losses) >= maxReportNames {
 			return
@@ -480,7 +491,7 @@ func (r *report) event(n int, l *reportLine, ev *policyEvent) {
 		r.fork(process, f.child, place, l.ts)
 	}
 	place.n++
-	r.lastTool.count(&f)
+	r.lastTool.count(&f, &r.nameBytes)
 	if len(place.events) >= r.limit {
 		return
 	}
@@ -496,20 +507,20 @@ func (r *report) event(n int, l *reportLine, ev *policyEvent) {
 }
 
 // count takes what an event is about into the row.
-func (t *reportTool) count(f *reportFact) {
+func (t *reportTool) count(f *reportFact, bytes *int) {
 	t.events++
 	if f.name == "" {
 		return
 	}
 	switch f.class {
 	case classProgram:
-		t.programs.add(f.name)
+		t.programs.add(f.name, bytes)
 	case classRead, classRoutine:
-		t.read.add(f.name)
+		t.read.add(f.name, bytes)
 	case classWrite:
-		t.written.add(f.name)
+		t.written.add(f.name, bytes)
 	case classNetwork:
-		t.hosts.add(f.name)
+		t.hosts.add(f.name, bytes)
 	}
 }
 
@@ -525,7 +536,7 @@ func newFact(fields []byte) reportFact {
 			for i, arg := range e.Argv {
 				words[i] = shellWord(arg)
 			}
-			f.program = cmp.Or(strings.Join(words, " "), f.name)
+			f.program = shorten(cmp.Or(strings.Join(words, " "), f.name), maxReportText)
 		}
 	case classNetwork:
 		switch e.Type {
@@ -554,7 +565,7 @@ func (r *report) addWho(process int32, fields []byte) int32 {
 func (r *report) process(pid, ppid int, comm []byte) int32 {
 	if p, ok := r.byPid[pid]; ok {
 		if r.processes[p].name == "" {
-			r.processes[p].name = printable(fieldText(comm, ""))
+			r.processes[p].name = shownText(comm)
 		}
 		return p
 	}
@@ -562,7 +573,7 @@ func (r *report) process(pid, ppid int, comm []byte) int32 {
 	if !ok || parent == 0 {
 		parent = -1
 	}
-	return r.addProcess(reportProcess{pid: pid, parent: parent, name: printable(fieldText(comm, "")), severity: -1})
+	return r.addProcess(reportProcess{pid: pid, parent: parent, name: shownText(comm), severity: -1})
 }
 
 func (r *report) addProcess(p reportProcess) int32 {
