@@ -3,6 +3,8 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"fmt"
+	"path"
 	"slices"
 	"strings"
 )
@@ -13,14 +15,20 @@ type findingSARIF struct {
 	out     *bufio.Writer
 	source  string
 	results []sarifResult
+	more    int // results beyond maxSARIFResults
 	rules   []sarifRule
+	worst   []int // severity of each rule's results
 }
+
+// maxSARIFResults is how many results a log has; code hosts take no more of a run (GitHub's
+// limit). Others are counted in a notification.
+const maxSARIFResults = 25_000
 
 func newFindingSARIF(out *bufio.Writer, source string) *findingSARIF {
 	if source == "-" {
 		source = "events.ndjson"
 	}
-	return &findingSARIF{out: out, source: source, results: []sarifResult{}, rules: []sarifRule{}}
+	return &findingSARIF{out: out, source: path.Clean(source), results: []sarifResult{}, rules: []sarifRule{}}
 }
 
 type sarifText struct {
@@ -71,7 +79,13 @@ func (w *findingSARIF) write(n int, line []byte, ev *policyEvent, f finding, too
 	if rule < 0 {
 		rule = len(w.rules)
 		w.rules = append(w.rules, sarifRule{f.category, sarifText{strings.ReplaceAll(strings.TrimPrefix(f.category, "runtime."), "_", " ")},
-			map[string]any{"security-severity": sarifScores[severity], "tags": []string{"security", owaspIDs[f.category]}}})
+			map[string]any{"tags": []string{"security", owaspIDs[f.category]}}})
+		w.worst = append(w.worst, severity)
+	}
+	w.worst[rule] = max(w.worst[rule], severity)
+	if len(w.results) == maxSARIFResults {
+		w.more++
+		return nil
 	}
 	r := sarifResult{
 		RuleID: f.category, RuleIndex: rule, Level: sarifLevels[severity], Message: sarifText{f.detail},
@@ -92,10 +106,10 @@ func (w *findingSARIF) write(n int, line []byte, ev *policyEvent, f finding, too
 }
 
 // sarifURI writes a path as a relative reference (RFC 3986).
-func sarifURI(path string) string {
+func sarifURI(name string) string {
 	var b strings.Builder
-	for i := range len(path) {
-		if c := path[i]; c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("/-._~", c) >= 0 {
+	for i := range len(name) {
+		if c := name[i]; c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("/-._~", c) >= 0 {
 			b.WriteByte(c)
 		} else {
 			b.WriteString("%" + strings.ToUpper(string([]byte{hex[c>>4], hex[c&15]})))
@@ -114,9 +128,26 @@ func (w *findingSARIF) finish() error {
 	type tool struct {
 		Driver driver `json:"driver"`
 	}
+	type notification struct {
+		Level   string    `json:"level"`
+		Message sarifText `json:"message"`
+	}
+	type invocation struct {
+		Successful    bool           `json:"executionSuccessful"`
+		Notifications []notification `json:"toolExecutionNotifications"`
+	}
 	type sarifRun struct {
-		Tool    tool          `json:"tool"`
-		Results []sarifResult `json:"results"`
+		Tool        tool          `json:"tool"`
+		Invocations []invocation  `json:"invocations,omitempty"`
+		Results     []sarifResult `json:"results"`
+	}
+	run := sarifRun{Tool: tool{driver{Name: "mcpfz-probe", Version: version, Rules: w.rules}}, Results: w.results}
+	for i, severity := range w.worst {
+		w.rules[i].Properties["security-severity"] = sarifScores[severity]
+	}
+	if w.more > 0 {
+		text := fmt.Sprintf("%d results are left out: there are more than %d", w.more, maxSARIFResults)
+		run.Invocations = []invocation{{true, []notification{{"warning", sarifText{text}}}}}
 	}
 	e := json.NewEncoder(w.out)
 	e.SetIndent("", "  ")
@@ -126,6 +157,6 @@ func (w *findingSARIF) finish() error {
 		Runs    []sarifRun `json:"runs"`
 	}{
 		"https://docs.oasis-open.org/sarif/sarif/v2.1.0/os/schemas/sarif-schema-2.1.0.json", "2.1.0",
-		[]sarifRun{{tool{driver{Name: "mcpfz-probe", Version: version, Rules: w.rules}}, w.results}},
+		[]sarifRun{run},
 	})
 }

@@ -355,3 +355,27 @@ func TestEvaluateManyCalls(t *testing.T) {
 		t.Errorf("%d calls are known, the tenth as %q, the eleventh as %q", len(e.tools), e.tools["9"], e.tools["10"])
 	}
 }
+
+// A log of SARIF is bounded, and a rule has the score of its worst result.
+func TestSARIFBounds(t *testing.T) {
+	var b bytes.Buffer
+	out := bufio.NewWriter(&b)
+	w := newFindingSARIF(out, "//tmp/./ä")
+	for i := range maxSARIFResults + 5 {
+		severity := severities[min(i, len(severities)-1)]
+		if err := w.write(i+1, []byte("{}"), &policyEvent{}, finding{"runtime.x", severity, "d", false}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.finish(), out.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"security-severity": "9.5"`, `"5 results are left out: there are more than 25000"`, `"uri": "/tmp/%C3%A4"`} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the log does not have %s", want)
+		}
+	}
+	if n := strings.Count(b.String(), `"ruleId"`); n != maxSARIFResults {
+		t.Errorf("%d results", n)
+	}
+}
