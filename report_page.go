@@ -10,6 +10,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -28,12 +29,15 @@ var reportCSS string
 //go:embed report.js
 var reportJS string
 
-var reportTemplate = template.Must(template.New("report").Funcs(template.FuncMap{
-	"number":   groupDigits,
-	"duration": showDuration,
-	"plural":   plural,
-	"percent":  func(x float64) string { return fmt.Sprintf("%.2f%%", x*100/timelineSize) },
-}).Parse(reportHTML))
+// reportTemplate is parsed when it is used: a sidecar has no time for it when it starts.
+var reportTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("report").Funcs(template.FuncMap{
+		"number":   groupDigits,
+		"duration": showDuration,
+		"plural":   plural,
+		"percent":  func(x float64) string { return fmt.Sprintf("%.2f%%", x*100/timelineSize) },
+	}).Parse(reportHTML))
+})
 
 // maxShownNames is how many names of a tool's the page lists.
 const maxShownNames = 100
@@ -199,7 +203,7 @@ func (r *report) writePage(w io.Writer) error {
 		page.Losses = append(page.Losses, pageLoss{where, link, loss.reason, r.losses[loss]})
 	}
 	page.Data = r.data(rows)
-	return reportTemplate.Execute(w, &page)
+	return reportTemplate().Execute(w, &page)
 }
 
 // pageFindings lists findings, the worst first. A tool with many of a kind has one row for
