@@ -536,6 +536,8 @@ func TestWords(t *testing.T) {
 		`opened '/a b' for writing (EACCES)`:        {Type: "file_open", Path: "/a b", Flags: "O_WRONLY", Errno: "EACCES"},
 		`opened /a for reading and writing`:         {Type: "file_open", Path: "/a", Flags: "O_RDWR|O_CREAT"},
 		`deleted "/a\x1b[1m"`:                       {Type: "file_delete", Path: "/a\x1b[1m"},
+		`deleted "/a\u3164\u2800b"`:                 {Type: "file_delete", Path: "/a\u3164\u2800b"},
+		`deleted '/á́\u0301'`:                      {Type: "file_delete", Path: "/a\u0301\u0301\u0301"},
 		`made folder /a`:                            {Type: "file_mkdir", Path: "/a"},
 		`renamed /a to /b`:                          {Type: "file_rename", OldPath: "/a", Path: "/b"},
 		`linked /b to /a`:                           {Type: "file_link", OldPath: "/a", Path: "/b"},
@@ -564,6 +566,7 @@ func TestRoutine(t *testing.T) {
 		"/dev/tty":                       true,
 		"/home/a/.ssh/id_ed25519":        false,
 		"/home/a/notes.sorted":           false,
+		"/home/a/locale/x.so":            false,
 		"/etc/passwd":                    false,
 	} {
 		l := eventLine{Type: "file_open", Path: path, Flags: "O_RDONLY|O_CLOEXEC"}

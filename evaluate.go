@@ -217,7 +217,7 @@ func (e *evaluation) read(events io.Reader) error {
 			line = long
 		}
 		if len(line) > maxEventLine {
-			e.skip(n, fmt.Errorf("it is longer than %d bytes", maxEventLine))
+			e.unread(n, fmt.Errorf("it is longer than %d bytes", maxEventLine))
 		} else if line = bytes.TrimSpace(line); len(line) > 0 {
 			if err := e.line(n, line); err != nil {
 				return err
@@ -235,7 +235,7 @@ func (e *evaluation) read(events io.Reader) error {
 func (e *evaluation) line(n int, line []byte) error {
 	ev := &e.event
 	if err := ev.parse(line); err != nil {
-		e.skip(n, err)
+		e.unread(n, err)
 		return nil
 	}
 	if e.report != nil {
@@ -250,6 +250,9 @@ func (e *evaluation) line(n int, line []byte) error {
 	findings, err := e.evaluator.evaluate(ev)
 	if err != nil {
 		e.skip(n, err)
+		if e.report != nil {
+			e.report.unjudged++
+		}
 	}
 	if e.learned != nil {
 		e.learned.see(ev)
@@ -282,6 +285,14 @@ func (e *evaluation) remember(call string, tool []byte) {
 		e.calls = append(e.calls, call)
 	}
 	e.tools[call] = bytes.Clone(tool)
+}
+
+// unread skips a line that is no event.
+func (e *evaluation) unread(n int, err error) {
+	e.skip(n, err)
+	if e.report != nil {
+		e.report.unread++
+	}
 }
 
 func (e *evaluation) skip(n int, err error) {
@@ -418,10 +429,10 @@ func bySeverity(counts [4]int) string {
 }
 
 // printable returns text as a terminal may show it: what would move its cursor, change
-// its colours or the direction of writing is escaped.
+// its colours or the direction of writing, or not be seen, is escaped.
 func printable(text string) string {
 	quoted := appendTextRepr(nil, text)
-	return string(quoted[1 : len(quoted)-1])
+	return escapeUnseen(string(quoted[1 : len(quoted)-1]))
 }
 
 const evaluateUsage = `mcpfz-probe evaluate holds events against a policy, and writes what it does not allow.

@@ -1,8 +1,8 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -19,16 +19,17 @@ import (
 // for it is here; report_page.go makes the page.
 
 // A page is of use only if a browser opens it at once. Beyond these bounds things are
-// counted, and the page says so.
+// counted, and the page says so. What has findings goes before what has none.
 const (
 	maxReportEvents    = 200_000  // that the page has each by itself
-	maxReportBytes     = 24 << 20 // of what is told of them
+	maxReportBytes     = 24 << 20 // of what is told of them, as the page writes it
 	maxReportCalls     = 50_000
 	maxReportProcesses = 50_000
-	maxReportFindings  = 5_000    // different ones
+	maxReportFindings  = 2_000    // different ones of a severity
 	maxReportNames     = 1_000    // files, hosts and programs of a tool; also tools
 	maxReportNameBytes = 16 << 20 // of all tools' names
 	maxReportText      = 300      // bytes of what stands in a line with other things
+	maxReportWarnings  = 20
 )
 
 // reportCommand is the command report.
@@ -55,7 +56,6 @@ func reportCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 	}
 	ev.report = r
 	readErr := ev.read(events)
-	r.unread = ev.skipped
 	out := stdout
 	if *file != "-" {
 		f, err := os.Create(*file)
@@ -65,7 +65,8 @@ func reportCommand(args []string, stdin io.Reader, stdout, _ io.Writer) error {
 		defer f.Close()
 		out = f
 	}
-	if err := r.writePage(out); err != nil {
+	page := bufio.NewWriterSize(out, 256<<10)
+	if err := errors.Join(r.writePage(page), page.Flush()); err != nil {
 		return errors.Join(fmt.Errorf("write the report: %w", err), readErr)
 	}
 	if readErr != nil {
@@ -102,59 +103,84 @@ though the page has all others; 2 for bad arguments.
 // the findings in each.
 type report struct {
 	policy     policy
-	start, end int64 // wall clock of the first and the last line, in ns
-	backend    string
-	server     string // its command line, if it was seen to start
-	root       string // its process group, as JSON
-	unread     int    // lines
+	start, end int64 // wall clock of the first and the last line, in ns; 0 for none
+	backends   []string
+	server     string   // its command line, if it was seen to start
+	root       string   // its process group, as JSON
+	warnings   []string // of the probe
+	unread     int      // lines that are no events
+	unjudged   int      // events that could not be held against the policy
 
-	startup, ambient, further *reportPlace // further is what is of calls beyond the bound
-	calls                     []*reportPlace
-	open                      map[string]*reportPlace // by call id, as JSON; the newest of that id
-	moreCalls                 int
+	startup, ambient *reportPlace
+	several          *reportPlace // what is of one of several calls
+	further          *reportPlace // what is of calls beyond the bound
+	calls            []*reportPlace
+	open             map[string]*reportPlace // by call id, as JSON; the newest of that id
+	moreCalls        int
 
-	tools     map[string]*reportTool // by name, as JSON
+	tools     map[string]*reportTool // by name
 	toolOrder []*reportTool
-	nameBytes int // of what tools have to do with
+	moreTools *reportTool // those beyond the bound, together
+	nameBytes int         // of what tools have to do with
 
 	processes     []reportProcess
 	byPid         map[int]int32
 	moreProcesses int
 
-	who   *interner[reportWho]
-	facts *interner[reportFact]
-	kept  int // events
-	limit int // of events for each place; beyond it they are counted
+	who    *interner[reportWho]
+	groups map[string]int32 // of who, by all but the thread
+	facts  *interner[reportFact]
+	kept   int // events
+	limit  int // of events for each place; beyond it they are counted
 
 	findings     map[reportFinding]*reportTally
 	findingOrder []reportFinding
 	moreFindings int
 	bySeverity   [4]int
-	last         *reportPlace // of the last event
-	lastTool     *reportTool  // likewise
-	line         reportLine   // that is read
-	key          []byte       // of who is looked for
+	ofSeverity   [4]int // different ones
 
-	losses    map[reportLoss]int
-	lossOrder []reportLoss
-	lost      int
+	last keptEvent // of the last line
+	line reportLine
+	key  []byte // of who is looked for
+
+	losses     map[reportLoss]int
+	lossOrder  []reportLoss
+	lost       int
+	moreLosses int
+}
+
+// A keptEvent is an event that has been taken in, so that findings in it can be.
+type keptEvent struct {
+	place   *reportPlace
+	tool    *reportTool
+	process int32
+	event   reportEvent
+	fact    reportFact
+	kept    bool // it is the last of its place's
+	done    bool // it has been, or need not be
 }
 
 // A reportPlace is what events are listed under: a call, or one of the others.
 type reportPlace struct {
 	number       int    // of the call, from 1; 0 for what is none
 	unlisted     bool   // it is a call beyond the bound, whose events are further's
-	method       string // text, as all that follows
+	callID       string // text, as all that follows
+	method       string
 	requestID    string
 	problem      string
 	tool         *reportTool
-	began, ended int64 // as start; ended is 0 if that was not seen
+	previous     *reportPlace // the call of the same id before
+	began, ended int64        // as start
+	over         bool         // it has ended
 	latency      time.Duration
+	timed        bool // latency is known
 	failed       bool
-	n            int           // of its events
+	n            int // of its events
+	maybe        int // of several's that may be its
+	lost         int
 	severity     int           // the worst of its findings, -1 for none
-	events       []reportEvent // the first of them
-	lastKept     bool          // the event of the last line is the last of them
+	events       []reportEvent // the first of them, and of those with findings
+	extra        int           // how many of events are beyond the limit, for their findings
 }
 
 type reportEvent struct {
@@ -169,6 +195,8 @@ type reportEvent struct {
 // A reportTool is a row of the table of tools.
 type reportTool struct {
 	name                           string
+	own                            bool         // it is no tool, and this is our name for it
+	first                          *reportPlace // its first call
 	calls, failed, events          int
 	latencies                      []time.Duration
 	programs, read, written, hosts nameCounts
@@ -215,16 +243,29 @@ func (c *nameCounts) byCount() []string {
 type reportProcess struct {
 	pid      int
 	parent   int32 // -1 if it is not known
-	name     string
+	comm     string
+	programs []string     // that it ran, the first ones
+	more     int          // programs after those
 	place    *reportPlace // in which it was started, nil if that was not seen
-	at       int64
 	n        int
 	severity int
+}
+
+// maxReportPrograms is how many programs of a process are named.
+const maxReportPrograms = 3
+
+func (p *reportProcess) name() string {
+	name := cmp.Or(strings.Join(p.programs, " → "), p.comm)
+	if p.more > 0 {
+		name += fmt.Sprintf(" → and %d more", p.more)
+	}
+	return name
 }
 
 // A reportWho is what an event line says of its process.
 type reportWho struct {
 	process int32
+	group   int32  // equal for threads of a process of which the same is said
 	fields  string // JSON members
 }
 
@@ -232,14 +273,14 @@ type reportWho struct {
 type reportFact struct {
 	fields       string // JSON members, the type first
 	class, words string
-	name         string // of the file, host or program
+	name         string // of the file, host or program; empty if that was only tried
 	child        int
 	program      string // of an exec: the command line
 }
 
 type reportFinding struct {
 	category, severity, detail string
-	beyond, failed             bool
+	failed                     bool
 	tool                       *reportTool
 }
 
@@ -271,7 +312,15 @@ func (in *interner[T]) add(key string, value T, size int) int32 {
 	n := int32(len(in.values))
 	in.numbers[key] = n
 	in.values = append(in.values, value)
-	in.bytes += len(key) + size
+	in.bytes += size
+	return n
+}
+
+// pageSize is about how long texts are when the page has them as a string of a script.
+func pageSize(texts ...string) (n int) {
+	for _, s := range texts {
+		n += len(s) + strings.Count(s, `"`) + strings.Count(s, `\`) + 5*(strings.Count(s, "<")+strings.Count(s, ">")+strings.Count(s, "&"))
+	}
 	return n
 }
 
@@ -282,14 +331,21 @@ func newReport(p policy) *report {
 		tools:    map[string]*reportTool{},
 		byPid:    map[int]int32{},
 		who:      newInterner[reportWho](),
+		groups:   map[string]int32{},
 		facts:    newInterner[reportFact](),
 		limit:    maxReportEvents,
 		findings: map[reportFinding]*reportTally{},
 		losses:   map[reportLoss]int{},
 	}
-	r.startup = &reportPlace{severity: -1, tool: &reportTool{name: "(start-up)"}}
-	r.ambient = &reportPlace{severity: -1, tool: &reportTool{name: "(outside of calls)"}}
-	r.further = &reportPlace{severity: -1, tool: &reportTool{name: "(further calls)"}}
+	r.moreTools = &reportTool{name: "further tools", own: true}
+	for _, other := range []struct {
+		place **reportPlace
+		name  string
+	}{{&r.startup, "start-up"}, {&r.ambient, "outside of calls"}, {&r.several, "in one of several calls"}, {&r.further, "further calls"}} {
+		p := &reportPlace{severity: -1, tool: &reportTool{name: other.name, own: true}}
+		p.tool.first = p
+		*other.place = p
+	}
 	// The first one stands for those beyond the bound, and for no process.
 	r.addProcess(reportProcess{parent: -1, severity: -1})
 	return r
@@ -301,6 +357,7 @@ type reportLine struct {
 	pid, ppid                                         int
 	comm                                              []byte // values, in JSON
 	requestID, method, problem, backend, pgid, reason []byte
+	candidates                                        []byte
 	who, fact                                         []byte // JSON members
 }
 
@@ -342,6 +399,8 @@ func (l *reportLine) parse(line []byte, ev *policyEvent) {
 			l.pgid = value
 		case "reason":
 			l.reason = value
+		case "candidate_call_ids":
+			l.candidates = value
 		}
 		if len(*to) > 0 {
 			*to = append(*to, ',')
@@ -372,35 +431,45 @@ func (r *report) see(n int, line []byte, ev *policyEvent) {
 }
 
 // place returns what an event or a loss belongs to.
-func (r *report) place(ev *policyEvent) *reportPlace {
+func (r *report) place(l *reportLine, ev *policyEvent) *reportPlace {
 	id := ev.callID
 	if id == nil {
 		id = ev.originCallID
 	}
+	p := r.open[string(id)]
 	switch {
-	case id != nil && r.open[string(id)] != nil:
-		return r.open[string(id)]
-	case id != nil && r.moreCalls > 0:
-		return r.further
-	case id != nil:
-		return r.begin(string(id), nil) // the session was there before these lines
-	case string(ev.bucket) == bucketStartup:
+	case id == nil && l.candidates != nil:
+		jsonElements(l.candidates, func(id []byte) {
+			if p := r.open[string(id)]; p != nil {
+				p.maybe++
+			}
+		})
+		return r.several
+	case id == nil && string(ev.bucket) == bucketStartup:
 		return r.startup
+	case id == nil:
+		return r.ambient
+	case p != nil && ev.callID == nil && !p.over && p.previous != nil:
+		return p.previous // what is open has left nothing behind yet
+	case p != nil:
+		return p
+	case r.moreCalls > 0:
+		return r.further
 	}
-	return r.ambient
+	return r.begin(string(id), nil) // the session was there before these lines
 }
 
 // shownText is what a value says, for a line of the page.
 func shownText(value []byte) string { return shorten(printable(fieldText(value, "")), maxReportText) }
 
 func (r *report) tool(name []byte) *reportTool {
-	text := fieldText(name, "(unknown)")
+	text := shorten(printable(fieldText(name, "(unknown)")), maxReportText)
 	t := r.tools[text]
 	if t == nil {
 		if len(r.tools) >= maxReportNames {
-			return r.further.tool
+			return r.moreTools
 		}
-		t = &reportTool{name: shorten(printable(text), maxReportText)}
+		t = &reportTool{name: text}
 		r.tools[text] = t
 		r.toolOrder = append(r.toolOrder, t)
 	}
@@ -408,12 +477,18 @@ func (r *report) tool(name []byte) *reportTool {
 }
 
 func (r *report) begin(id string, tool []byte) *reportPlace {
-	p := &reportPlace{tool: r.tool(tool), severity: -1}
+	p := &reportPlace{callID: shownText([]byte(id)), tool: r.tool(tool), previous: r.open[id], severity: -1}
+	if p.previous != nil {
+		p.previous.previous = nil // or all would be kept
+	}
 	p.tool.calls++
 	r.open[id] = p
 	if len(r.calls) < maxReportCalls {
 		r.calls = append(r.calls, p)
 		p.number = len(r.calls)
+		if p.tool.first == nil {
+			p.tool.first = p
+		}
 	} else {
 		p.unlisted = true
 		r.moreCalls++
@@ -422,9 +497,17 @@ func (r *report) begin(id string, tool []byte) *reportPlace {
 }
 
 func (r *report) status(l *reportLine, ev *policyEvent) {
-	switch fieldText(ev.message, "") {
+	message := fieldText(ev.message, "")
+	if l.problem != nil && message != "end" {
+		if len(r.warnings) < maxReportWarnings {
+			r.warnings = append(r.warnings, shorten(printable(message), 40)+": "+shownText(l.problem))
+		}
+	}
+	switch message {
 	case "ready":
-		r.backend = fieldText(l.backend, "")
+		if name := shownText(l.backend); !slices.Contains(r.backends, name) && len(r.backends) < maxReportWarnings {
+			r.backends = append(r.backends, name)
+		}
 	case "scope":
 		r.root = string(l.pgid)
 	case "begin":
@@ -434,15 +517,18 @@ func (r *report) status(l *reportLine, ev *policyEvent) {
 		}
 	case "end":
 		p := r.open[string(ev.callID)]
-		if p == nil || p.ended != 0 {
+		if p == nil || p.over {
 			return // a client may end what never began
 		}
-		p.ended, p.problem = l.ts, shownText(l.problem)
-		p.latency = time.Duration(p.ended - p.began)
-		if us, err := strconv.ParseInt(string(ev.latency), 10, 64); err == nil {
-			p.latency = time.Duration(us) * time.Microsecond
+		p.over, p.ended, p.problem = true, l.ts, shownText(l.problem)
+		if us, err := strconv.ParseUint(string(ev.latency), 10, 50); err == nil {
+			p.latency, p.timed = time.Duration(us)*time.Microsecond, true
+		} else if p.began != 0 && p.ended >= p.began {
+			p.latency, p.timed = time.Duration(p.ended-p.began), true
 		}
-		p.tool.latencies = append(p.tool.latencies, p.latency)
+		if p.timed {
+			p.tool.latencies = append(p.tool.latencies, p.latency)
+		}
 		if p.failed = string(ev.failed) == "true"; p.failed {
 			p.tool.failed++
 		}
@@ -453,29 +539,39 @@ func (r *report) status(l *reportLine, ev *policyEvent) {
 }
 
 func (r *report) drop(l *reportLine, ev *policyEvent) {
-	count, _ := strconv.Atoi(string(ev.count))
-	r.lost += count
-	loss := reportLoss{r.place(ev), shownText(l.reason)}
+	count, err := strconv.ParseUint(string(ev.count), 10, 50)
+	if err != nil {
+		return
+	}
+	place := r.listed(r.place(l, ev))
+	r.lost += int(count)
+	place.lost += int(count)
+	loss := reportLoss{place, shownText(l.reason)}
 	if _, ok := r.losses[loss]; !ok {
 		if len(r.losses) >= maxReportNames {
+			r.moreLosses++
 			return
 		}
 		r.lossOrder = append(r.lossOrder, loss)
 	}
-	r.losses[loss] += count
+	r.losses[loss] += int(count)
+}
+
+// listed returns what the page has for a place.
+func (r *report) listed(p *reportPlace) *reportPlace {
+	if p.unlisted {
+		return r.further
+	}
+	return p
 }
 
 func (r *report) event(n int, l *reportLine, ev *policyEvent) {
-	place := r.place(ev)
-	r.lastTool = place.tool
-	if place.unlisted {
-		place = r.further
-	}
-	r.last, place.lastKept = place, false
+	place := r.place(l, ev)
+	tool := place.tool
+	place = r.listed(place)
 	process := r.process(l.pid, l.ppid, l.comm)
-	fact, known := r.facts.find(l.fact)
 	var f reportFact
-	if known {
+	if fact, known := r.facts.find(l.fact); known {
 		f = r.facts.values[fact]
 	} else {
 		f = newFact(l.fact)
@@ -485,22 +581,33 @@ func (r *report) event(n int, l *reportLine, ev *policyEvent) {
 		if l.pid != 0 && strconv.Itoa(l.pid) == r.root && r.server == "" {
 			r.server = f.program
 		}
-		r.processes[process].name = f.program
+		if p := &r.processes[process]; len(p.programs) < maxReportPrograms {
+			p.programs = append(p.programs, f.program)
+		} else {
+			p.more++
+		}
 	}
 	if f.child > 0 {
-		r.fork(process, f.child, place, l.ts)
+		r.fork(process, f.child, place)
 	}
 	place.n++
-	r.lastTool.count(&f, &r.nameBytes)
-	if len(place.events) >= r.limit {
-		return
-	}
-	if !known {
-		fact = r.facts.add(f.fields, f, len(f.words))
-	}
+	tool.count(&f, &r.nameBytes)
 	late := ev.callID == nil && ev.originCallID != nil
-	place.events = append(place.events, reportEvent{n, l.ts, r.addWho(process, l.who), fact, late, -1})
-	place.lastKept = true
+	r.last = keptEvent{place: place, tool: tool, process: process, fact: f, event: reportEvent{line: n, at: l.ts, late: late, severity: -1}}
+	if len(place.events)-place.extra < r.limit {
+		r.keep()
+	}
+}
+
+// keep keeps the last event, so that the page has it by itself.
+func (r *report) keep() {
+	e, l := &r.last, &r.line
+	fact, known := r.facts.find(l.fact)
+	if !known {
+		fact = r.addFact(e.fact)
+	}
+	e.event.fact, e.event.who, e.kept = fact, r.addWho(e.process, l.who), true
+	e.place.events = append(e.place.events, e.event)
 	if r.kept++; r.kept > maxReportEvents || r.facts.bytes+r.who.bytes > maxReportBytes {
 		r.shrink()
 	}
@@ -525,32 +632,33 @@ func (t *reportTool) count(f *reportFact, bytes *int) {
 }
 
 func newFact(fields []byte) reportFact {
-	var e eventLine
-	json.Unmarshal([]byte("{"+string(fields)+"}"), &e) // what does not fit a field is not shown there
+	e := parseEventLine(fields)
 	f := reportFact{fields: string(fields), class: e.class(), words: e.words(), child: e.ChildPid}
-	switch f.class {
-	case classProgram:
-		if e.Type == "exec" {
-			f.name = shellWord(cmp.Or(strings.Join(e.Argv[:min(1, len(e.Argv))], ""), e.Path))
-			words := make([]string, len(e.Argv))
-			for i, arg := range e.Argv {
-				words[i] = shellWord(arg)
-			}
-			f.program = shorten(cmp.Or(strings.Join(words, " "), f.name), maxReportText)
+	name := ""
+	switch {
+	case e.Type == "exec":
+		words := make([]string, len(e.Argv))
+		for i, arg := range e.Argv {
+			words[i] = shellWord(arg)
 		}
-	case classNetwork:
-		switch e.Type {
-		case "connect", "socket_connect":
-			f.name = printable(e.Dst + inBrackets(e.Host))
-		case "unix_connect":
-			f.name = shellWord(e.Path)
+		name = shellWord(e.Path)
+		if len(words) > 0 {
+			name = words[0]
 		}
-	default:
-		if e.Path != "" {
-			f.name = shellWord(e.Path)
-		}
+		f.program = shorten(cmp.Or(strings.Join(words, " "), name), maxReportText)
+	case e.Type == "connect" || e.Type == "socket_connect":
+		name = printable(e.Dst + inBrackets(e.Host))
+	case f.class != classProgram && e.Path != "":
+		name = shellWord(e.Path)
+	}
+	if e.Errno == "" {
+		f.name = shorten(name, maxReportText)
 	}
 	return f
+}
+
+func (r *report) addFact(f reportFact) int32 {
+	return r.facts.add(f.fields, f, pageSize(f.fields, f.words))
 }
 
 func (r *report) addWho(process int32, fields []byte) int32 {
@@ -558,14 +666,30 @@ func (r *report) addWho(process int32, fields []byte) int32 {
 	if n, ok := r.who.find(r.key); ok {
 		return n
 	}
-	return r.who.add(string(r.key), reportWho{process, string(fields)}, 0)
+	return r.who.add(string(r.key), reportWho{process, r.group(process, fields), string(fields)}, pageSize(string(fields)))
+}
+
+// group numbers what is said of a process but for its thread.
+func (r *report) group(process int32, fields []byte) int32 {
+	key := strconv.AppendInt(nil, int64(process), 10)
+	jsonMembers(slices.Concat([]byte("{"), fields, []byte("}")), func(name, value []byte) {
+		if string(name) != "tid" {
+			key = append(append(append(key, ' '), name...), value...)
+		}
+	})
+	n, ok := r.groups[string(key)]
+	if !ok {
+		n = int32(len(r.groups))
+		r.groups[string(key)] = n
+	}
+	return n
 }
 
 // process returns the newest process of a pid.
 func (r *report) process(pid, ppid int, comm []byte) int32 {
 	if p, ok := r.byPid[pid]; ok {
-		if r.processes[p].name == "" {
-			r.processes[p].name = shownText(comm)
+		if r.processes[p].comm == "" {
+			r.processes[p].comm = shownText(comm)
 		}
 		return p
 	}
@@ -573,7 +697,7 @@ func (r *report) process(pid, ppid int, comm []byte) int32 {
 	if !ok || parent == 0 {
 		parent = -1
 	}
-	return r.addProcess(reportProcess{pid: pid, parent: parent, name: shownText(comm), severity: -1})
+	return r.addProcess(reportProcess{pid: pid, parent: parent, comm: shownText(comm), severity: -1})
 }
 
 func (r *report) addProcess(p reportProcess) int32 {
@@ -589,35 +713,39 @@ func (r *report) addProcess(p reportProcess) int32 {
 }
 
 // fork takes in that a process has started another one.
-func (r *report) fork(parent int32, pid int, place *reportPlace, at int64) {
+func (r *report) fork(parent int32, pid int, place *reportPlace) {
 	if p, ok := r.byPid[pid]; ok && r.processes[p].parent == parent && r.processes[p].place == nil {
-		r.processes[p].place, r.processes[p].at = place, at // it has been faster
+		r.processes[p].place = place // it has been faster
 		return
 	}
-	r.addProcess(reportProcess{pid: pid, parent: parent, place: place, at: at, severity: -1})
+	r.addProcess(reportProcess{pid: pid, parent: parent, place: place, severity: -1})
 }
 
 // write takes in a finding in the last line.
 func (r *report) write(n int, _ []byte, ev *policyEvent, f finding, _ []byte) error {
 	severity := slices.Index(severities, f.severity)
-	p := r.last
+	e := &r.last
 	r.bySeverity[severity]++
-	p.severity = max(p.severity, severity)
-	r.lastTool.findings[severity]++
-	if p.lastKept {
-		e := &p.events[len(p.events)-1]
-		e.severity = max(e.severity, int8(severity))
-		process := &r.processes[r.who.values[e.who].process]
-		process.severity = max(process.severity, severity)
+	e.tool.findings[severity]++
+	e.place.severity = max(e.place.severity, severity)
+	process := &r.processes[e.process]
+	process.severity = max(process.severity, severity)
+	e.event.severity = max(e.event.severity, int8(severity))
+	if e.kept {
+		e.place.events[len(e.place.events)-1].severity = e.event.severity
+	} else if !e.done && e.place.extra < r.limit {
+		e.place.extra++
+		r.keep()
 	}
-	key := reportFinding{f.category, f.severity, printable(f.detail), f.beyond, ev.errno != nil, r.lastTool}
+	key := reportFinding{f.category, f.severity, shorten(printable(f.detail), 2*maxReportText), ev.errno != nil, e.tool}
 	tally := r.findings[key]
 	if tally == nil {
-		if len(r.findings) >= maxReportFindings {
+		if r.ofSeverity[severity] >= maxReportFindings {
 			r.moreFindings++
 			return nil
 		}
-		tally = &reportTally{line: n, place: p}
+		r.ofSeverity[severity]++
+		tally = &reportTally{line: n, place: e.place}
 		r.findings[key] = tally
 		r.findingOrder = append(r.findingOrder, key)
 	}
@@ -627,28 +755,33 @@ func (r *report) write(n int, _ []byte, ev *policyEvent, f finding, _ []byte) er
 
 func (r *report) finish() error { return nil }
 
-// places are all that have events.
+// places are all that have events; see reportData.
 func (r *report) places() []*reportPlace {
-	return append([]*reportPlace{r.startup, r.ambient, r.further}, r.calls...)
+	return append([]*reportPlace{r.startup, r.ambient, r.several, r.further}, r.calls...)
 }
 
-// shrink keeps fewer events: of each place the first ones, and as many of all.
+// shrink keeps fewer events: of each place as many as of all others, and first those with
+// findings, the worst of which come first.
 func (r *report) shrink() {
+	r.last.kept, r.last.done = false, true
 	for r.kept > maxReportEvents/2 || r.facts.bytes+r.who.bytes > maxReportBytes/2 {
 		r.limit /= 2
 		who, facts := r.who, r.facts
 		r.who, r.facts, r.kept = newInterner[reportWho](), newInterner[reportFact](), 0
+		clear(r.groups)
 		for _, p := range r.places() {
 			if len(p.events) > r.limit {
+				slices.SortStableFunc(p.events, func(a, b reportEvent) int { return int(b.severity) - int(a.severity) })
 				p.events = slices.Clone(p.events[:r.limit])
-				p.lastKept = false
+				slices.SortFunc(p.events, func(a, b reportEvent) int { return a.line - b.line })
 			}
+			p.extra = 0
 			for i := range p.events {
 				e := &p.events[i]
 				w, f := who.values[e.who], facts.values[e.fact]
 				fact, ok := r.facts.find([]byte(f.fields))
 				if !ok {
-					fact = r.facts.add(f.fields, f, len(f.words))
+					fact = r.addFact(f)
 				}
 				e.who, e.fact = r.addWho(w.process, []byte(w.fields)), fact
 			}

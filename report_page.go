@@ -35,12 +35,19 @@ var reportTemplate = sync.OnceValue(func() *template.Template {
 		"number":   groupDigits,
 		"duration": showDuration,
 		"plural":   plural,
+		"noun":     noun,
 		"percent":  func(x float64) string { return fmt.Sprintf("%.2f%%", x*100/timelineSize) },
 	}).Parse(reportHTML))
 })
 
-// maxShownNames is how many names of a tool's the page lists.
-const maxShownNames = 100
+// How many names and findings are listed: for each tool and kind, and of all. The table of
+// findings is what the page is opened for, and has a bound of its own.
+const (
+	maxShownNames    = 100
+	maxShownInAll    = 3_000
+	maxShownFindings = 500
+	maxToolWords     = 60 // bytes of a tool's name beside other words
+)
 
 // A reportPage is what the template shows.
 type reportPage struct {
@@ -48,13 +55,16 @@ type reportPage struct {
 	JS             template.JS
 	SecurityPolicy string
 
-	Version, Backend, Server string
-	Start                    time.Time
+	Version, Server          string
+	Backends                 []string // that lines came from; "ebpf" alone has seen everything
+	Observed                 bool     // by the kernel, and nothing else
+	Empty                    bool     // there is neither a call nor an event
+	Warnings                 []string
+	Start                    time.Time // zero if no line has a time
 	Length                   time.Duration
 	Calls, Failed, Events    int
 	Kept                     int
 	BySeverity               []pageCount // the worst first, without those of which there are none
-	Clear                    bool        // no finding
 	Totals                   []pageTotal
 	Findings                 []pageFinding
 	MoreFindings             int
@@ -62,7 +72,8 @@ type reportPage struct {
 	Timeline                 timeline
 	Tools                    []pageTool
 	Losses                   []pageLoss
-	Lost, Unread             int
+	Lost, MoreLosses         int
+	Unread, Unjudged         int
 	MoreCalls, MoreProcesses int
 	Processes                int
 	Data                     reportData
@@ -75,23 +86,29 @@ type pageCount struct {
 
 // A pageTotal is how many different ones there are.
 type pageTotal struct {
-	Name  string
-	Count int
-	Most  bool // Count is not all of them
+	One, Many string
+	Count     int
+	Most      bool // Count is not all of them
 }
 
 type pageFinding struct {
-	Severity, Category, Detail, OWASP string
-	Failed                            bool
-	Count, Line                       int
-	Where, Link                       string
-	Others                            []pageCount // of the same kind, in calls of the same tool
-	MoreOthers                        int
+	Severity, Category, OWASP string
+	pageDetail
+	Total      int          // times, with those of Others
+	Others     []pageDetail // of the same kind, in calls of the same tool
+	MoreOthers int
+}
+
+type pageDetail struct {
+	Detail      string
+	Failed      bool
+	Count, Line int
+	Where, Link string
 }
 
 type pageTool struct {
-	Name                           string
-	Link                           string
+	Name, Link                     string
+	Own                            bool // it is no tool
 	Calls, Failed, Events          int
 	Timed                          bool
 	Median, Longest                time.Duration
@@ -115,28 +132,33 @@ type pageLoss struct {
 // those of the file of events. Numbers stand for the values of the other lists, and -1 for
 // none.
 type reportData struct {
-	// Places are start-up, what is outside of calls, further calls, and then the calls.
+	// Places are start-up, what is outside of calls, what is of one of several, further
+	// calls, and then the calls.
 	Places    []dataPlace   `json:"places"`
 	Tools     []string      `json:"tools"`
 	Classes   []string      `json:"classes"`
 	Facts     []any         `json:"facts"` // three values each: class, words, fields (a JSON object)
-	Who       []any         `json:"who"`   // two values each: process, fields (likewise)
+	Who       []any         `json:"who"`   // three values each: process, group, fields (likewise)
 	Processes []dataProcess `json:"processes"`
 }
 
 // firstCall is the place of call 1 in Places.
-const firstCall = 3
+const firstCall = 4
 
 type dataPlace struct {
 	Tool      int    `json:"tool"`
+	CallID    string `json:"call,omitempty"`
 	At        int64  `json:"at"`
-	Latency   int64  `json:"latency"` // µs, -1 if it has not ended
+	Over      bool   `json:"over,omitempty"`
+	Latency   int64  `json:"latency"` // µs, -1 if it is not known
 	Failed    bool   `json:"failed,omitempty"`
 	Method    string `json:"method,omitempty"`
 	RequestID string `json:"id,omitempty"`
 	Problem   string `json:"problem,omitempty"`
 	Severity  int    `json:"severity"`
 	N         int    `json:"n"`
+	Maybe     int    `json:"maybe,omitempty"` // events of one of several calls, this among them
+	Lost      int    `json:"lost,omitempty"`
 
 	// Events have five values each: line and time, as differences from those of the
 	// event before, who, fact, and its severity plus one, plus 8 if it is late.
@@ -148,7 +170,6 @@ type dataProcess struct {
 	Parent   int32  `json:"parent"`
 	Name     string `json:"name"`
 	Place    int    `json:"place"`
-	At       int64  `json:"at"`
 	N        int    `json:"n"`
 	Severity int    `json:"severity"`
 }
@@ -159,50 +180,55 @@ func (r *report) writePage(w io.Writer) error {
 		CSS: template.CSS(reportCSS), JS: template.JS(reportJS),
 		SecurityPolicy: fmt.Sprintf("default-src 'none'; script-src '%s'; style-src '%s'; base-uri 'none'; form-action 'none'",
 			sourceHash(reportJS), sourceHash(reportCSS)),
-		Version: version, Backend: r.backend, Server: r.server,
-		Start: time.Unix(0, r.start).UTC(), Length: time.Duration(r.end - r.start),
-		Kept: r.kept, Calls: len(r.calls) + r.moreCalls,
-		Clear:        r.bySeverity == [4]int{},
-		BySeverity:   severityCounts(r.bySeverity),
-		MoreFindings: r.moreFindings, Policy: r.policy,
-		Lost: r.lost, Unread: r.unread,
+		Version: version, Server: r.server,
+		Backends: r.backends, Observed: len(r.backends) == 1 && r.backends[0] == "ebpf",
+		Warnings: r.warnings,
+		Length:   time.Duration(r.end - r.start),
+		Kept:     r.kept, Calls: len(r.calls) + r.moreCalls,
+		BySeverity: severityCounts(r.bySeverity),
+		Findings:   r.pageFindings(), MoreFindings: r.moreFindings, Policy: r.policy,
+		Lost: r.lost, MoreLosses: r.moreLosses, Unread: r.unread, Unjudged: r.unjudged,
 		MoreCalls: r.moreCalls, MoreProcesses: r.moreProcesses,
 		Processes: len(r.processes) - 1,
 		Timeline:  r.timeline(),
 	}
+	if r.start != 0 {
+		page.Start = time.Unix(0, r.start).UTC()
+	}
 	rows := slices.Clone(r.toolOrder)
-	for _, p := range []*reportPlace{r.further, r.startup, r.ambient} {
-		if p.tool.calls+p.tool.events > 0 {
-			rows = append(rows, p.tool)
+	for _, t := range []*reportTool{r.moreTools, r.further.tool, r.startup.tool, r.ambient.tool, r.several.tool} {
+		if t.calls+t.events > 0 || t.first != nil && t.first.lost > 0 {
+			rows = append(rows, t)
 		}
 	}
 	kinds := []struct {
-		name   string
-		of     func(*reportTool) *nameCounts
-		totals nameCounts
+		one, many string
+		of        func(*reportTool) *nameCounts
+		totals    nameCounts
 	}{
-		{name: "programs run", of: func(t *reportTool) *nameCounts { return &t.programs }},
-		{name: "hosts and sockets contacted", of: func(t *reportTool) *nameCounts { return &t.hosts }},
-		{name: "files written or changed", of: func(t *reportTool) *nameCounts { return &t.written }},
-		{name: "files read", of: func(t *reportTool) *nameCounts { return &t.read }},
+		{one: "program run", many: "programs run", of: func(t *reportTool) *nameCounts { return &t.programs }},
+		{one: "host or socket contacted", many: "hosts and sockets contacted", of: func(t *reportTool) *nameCounts { return &t.hosts }},
+		{one: "file written or changed", many: "files written or changed", of: func(t *reportTool) *nameCounts { return &t.written }},
+		{one: "file read", many: "files read", of: func(t *reportTool) *nameCounts { return &t.read }},
 	}
+	room := maxShownInAll
 	for _, t := range rows {
 		page.Failed += t.failed
 		page.Events += t.events
-		page.Tools = append(page.Tools, t.page(r.linkOf(t)))
+		page.Tools = append(page.Tools, r.pageTool(t, &room))
 		for i := range kinds {
 			kinds[i].totals.addAll(kinds[i].of(t))
 		}
 	}
 	for _, k := range kinds {
-		page.Totals = append(page.Totals, pageTotal{k.name, len(k.totals.counts), k.totals.more > 0})
+		page.Totals = append(page.Totals, pageTotal{k.one, k.many, len(k.totals.counts), k.totals.more > 0})
 	}
-	page.Findings = r.pageFindings()
+	page.Empty = page.Calls+page.Events == 0
 	for _, loss := range r.lossOrder {
 		where, link := r.where(loss.place)
 		page.Losses = append(page.Losses, pageLoss{where, link, loss.reason, r.losses[loss]})
 	}
-	page.Data = r.data(rows)
+	page.Data = r.data()
 	return reportTemplate().Execute(w, &page)
 }
 
@@ -215,36 +241,36 @@ func (r *report) pageFindings() (rows []pageFinding) {
 		tool               *reportTool
 	}
 	kindOf := func(f reportFinding) kind { return kind{f.category, f.severity, f.tool} }
+	order := slices.Clone(r.findingOrder)
+	slices.SortStableFunc(order, func(a, b reportFinding) int {
+		return slices.Index(severities, b.severity) - slices.Index(severities, a.severity)
+	})
 	counts, first := map[kind]int{}, map[kind]int{}
-	for _, f := range r.findingOrder {
+	for _, f := range order {
 		counts[kindOf(f)]++
 	}
-	for _, f := range r.findingOrder {
+	room := maxShownInAll
+	for _, f := range order {
 		k, tally := kindOf(f), r.findings[f]
-		if i, ok := first[k]; ok && counts[k] >= many {
-			row := &rows[i]
-			row.Count += tally.count
-			if len(row.Others) == maxShownNames {
-				row.MoreOthers++
-				continue
-			}
-			detail := f.detail
-			if f.failed {
-				detail += " (tried, and failed)"
-			}
-			row.Others = append(row.Others, pageCount{detail, tally.count})
+		where, link := r.where(tally.place)
+		detail := pageDetail{f.detail, f.failed, tally.count, tally.line, where, link}
+		i, ok := first[k]
+		if !ok || counts[k] < many {
+			first[k] = len(rows)
+			rows = append(rows, pageFinding{
+				Severity: f.severity, Category: f.category, OWASP: owaspIDs[f.category], pageDetail: detail, Total: tally.count,
+			})
 			continue
 		}
-		first[k] = len(rows)
-		where, link := r.where(tally.place)
-		rows = append(rows, pageFinding{
-			Severity: f.severity, Category: f.category, Detail: f.detail, OWASP: owaspIDs[f.category],
-			Failed: f.failed, Count: tally.count, Line: tally.line, Where: where, Link: link,
-		})
+		row := &rows[i]
+		row.Total += tally.count
+		if len(row.Others) == maxShownFindings || room == 0 {
+			row.MoreOthers++
+			continue
+		}
+		room--
+		row.Others = append(row.Others, detail)
 	}
-	slices.SortStableFunc(rows, func(a, b pageFinding) int {
-		return slices.Index(severities, b.Severity) - slices.Index(severities, a.Severity)
-	})
 	return rows
 }
 
@@ -256,33 +282,28 @@ func sourceHash(source string) string {
 
 // where names a place, and what of the page it is.
 func (r *report) where(p *reportPlace) (name, link string) {
-	switch {
-	case p == r.startup:
-		return "start-up", "#startup"
-	case p == r.ambient:
-		return "outside of calls", "#ambient"
-	case p == r.further || p.unlisted:
-		return "a further call", "#further"
-	}
-	return fmt.Sprintf("call %d (%s)", p.number, p.tool.name), fmt.Sprintf("#call-%d", p.number)
-}
-
-// linkOf is where the first of a tool's calls is.
-func (r *report) linkOf(t *reportTool) string {
-	for _, p := range r.places() {
-		if p.tool == t {
-			_, link := r.where(p)
-			return link
+	for i, other := range r.places()[:firstCall] {
+		if p == other {
+			return p.tool.name, "#" + otherPlaces[i]
 		}
 	}
-	return "#further"
+	if p.unlisted {
+		return "a further call", "#further"
+	}
+	return fmt.Sprintf("call %d (%s)", p.number, shorten(p.tool.name, maxToolWords)), fmt.Sprintf("#call-%d", p.number)
 }
 
-func (t *reportTool) page(link string) pageTool {
+// otherPlaces are what links call the places that are no calls.
+var otherPlaces = []string{"startup", "ambient", "several", "further"}
+
+func (r *report) pageTool(t *reportTool, room *int) pageTool {
 	p := pageTool{
-		Name: t.name, Link: link, Calls: t.calls, Failed: t.failed, Events: t.events,
-		Programs: t.programs.page(), Read: t.read.page(), Written: t.written.page(), Hosts: t.hosts.page(),
+		Name: t.name, Own: t.own, Link: "#further", Calls: t.calls, Failed: t.failed, Events: t.events,
+		Programs: t.programs.page(room), Read: t.read.page(room), Written: t.written.page(room), Hosts: t.hosts.page(room),
 		Findings: severityCounts(t.findings),
+	}
+	if t.first != nil {
+		_, p.Link = r.where(t.first)
 	}
 	if len(t.latencies) > 0 {
 		slices.Sort(t.latencies)
@@ -291,13 +312,15 @@ func (t *reportTool) page(link string) pageTool {
 	return p
 }
 
-func (c *nameCounts) page() pageNames {
+// page lists names, as far as there is room.
+func (c *nameCounts) page(room *int) pageNames {
 	p := pageNames{Count: len(c.counts), Most: c.more > 0}
-	for _, name := range c.byCount() {
-		if len(p.Names) == maxShownNames {
-			p.More = len(c.counts) - maxShownNames
+	for i, name := range c.byCount() {
+		if i == maxShownNames || *room == 0 {
+			p.More = len(c.counts) - i
 			break
 		}
+		*room--
 		p.Names = append(p.Names, pageCount{name, c.counts[name]})
 	}
 	return p
@@ -312,12 +335,17 @@ func severityCounts(counts [4]int) (list []pageCount) {
 	return list
 }
 
-func (r *report) data(tools []*reportTool) reportData {
-	d := reportData{Classes: eventClasses, Facts: []any{}, Who: []any{}}
+func (r *report) data() reportData {
+	d := reportData{Classes: eventClasses, Facts: []any{}, Who: []any{}, Tools: []string{}}
 	toolNumbers := map[*reportTool]int{}
-	for i, t := range tools {
-		toolNumbers[t] = i
-		d.Tools = append(d.Tools, t.name)
+	number := func(t *reportTool) int {
+		n, ok := toolNumbers[t]
+		if !ok {
+			n = len(d.Tools)
+			toolNumbers[t] = n
+			d.Tools = append(d.Tools, t.name)
+		}
+		return n
 	}
 	since := func(ts int64) int64 {
 		if ts == 0 {
@@ -328,16 +356,12 @@ func (r *report) data(tools []*reportTool) reportData {
 	numbers := map[*reportPlace]int{nil: -1}
 	for i, p := range r.places() {
 		numbers[p] = i
-		tool, ok := toolNumbers[p.tool]
-		if !ok {
-			tool = -1
-		}
 		place := dataPlace{
-			Tool: tool, At: since(p.began), Latency: -1, Failed: p.failed,
+			Tool: number(p.tool), CallID: p.callID, At: since(p.began), Over: p.over, Latency: -1, Failed: p.failed,
 			Method: p.method, RequestID: p.requestID, Problem: p.problem,
-			Severity: p.severity, N: p.n, Events: []int64{},
+			Severity: p.severity, N: p.n, Maybe: p.maybe, Lost: p.lost, Events: []int64{},
 		}
-		if p.ended != 0 {
+		if p.timed {
 			place.Latency = p.latency.Microseconds()
 		}
 		var line, at int64
@@ -355,14 +379,11 @@ func (r *report) data(tools []*reportTool) reportData {
 		d.Facts = append(d.Facts, slices.Index(eventClasses, f.class), f.words, "{"+f.fields+"}")
 	}
 	for _, w := range r.who.values {
-		d.Who = append(d.Who, w.process, "{"+w.fields+"}")
+		d.Who = append(d.Who, w.process, w.group, "{"+w.fields+"}")
 	}
-	for _, p := range r.processes {
-		place, ok := numbers[p.place]
-		if !ok {
-			place = firstCall - 1 // one beyond the bound
-		}
-		d.Processes = append(d.Processes, dataProcess{p.pid, p.parent, p.name, place, since(p.at), p.n, p.severity})
+	for i := range r.processes {
+		p := &r.processes[i]
+		d.Processes = append(d.Processes, dataProcess{p.pid, p.parent, p.name(), numbers[p.place], p.n, p.severity})
 	}
 	return d
 }
@@ -376,24 +397,46 @@ func groupDigits(n int) string {
 	return s
 }
 
-// showDuration writes a duration as people read it, with three digits.
+// showDuration writes a duration as people read it, with three digits; report.js has the
+// same.
 func showDuration(d time.Duration) string {
-	switch {
-	case d < time.Millisecond:
+	if d < time.Millisecond {
 		return fmt.Sprintf("%d µs", d.Microseconds())
-	case d < time.Second:
-		return fmt.Sprintf("%.3g ms", d.Seconds()*1000)
-	case d < time.Minute:
-		return fmt.Sprintf("%.3g s", d.Seconds())
 	}
-	d = d.Round(time.Second)
-	return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+	for _, unit := range []struct {
+		name string
+		is   time.Duration
+		end  float64
+	}{{"ms", time.Millisecond, 999.5}, {"s", time.Second, 59.95}} {
+		if v := float64(d) / float64(unit.is); v < unit.end {
+			return threeDigits(v) + " " + unit.name
+		}
+	}
+	if d = d.Round(time.Second); d < time.Hour {
+		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+	}
+	return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+}
+
+func threeDigits(v float64) string {
+	switch {
+	case v < 9.995:
+		return fmt.Sprintf("%.2f", v)
+	case v < 99.95:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.0f", v)
 }
 
 // plural writes how many there are of something.
 func plural(n int, one string, many ...string) string {
+	return groupDigits(n) + " " + noun(n, one, many...)
+}
+
+// noun is the word for so many of something.
+func noun(n int, one string, many ...string) string {
 	if n == 1 {
-		return "1 " + one
+		return one
 	}
-	return groupDigits(n) + " " + cmp.Or(strings.Join(many, ""), one+"s")
+	return cmp.Or(strings.Join(many, ""), one+"s")
 }

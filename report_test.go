@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -83,9 +84,9 @@ func TestReport(t *testing.T) {
 		`<a href="#call-1">call 1 (read)</a>, line 5`,
 		"10.0.0.1:443 (evil.example)",
 		"<td>ring_buffer_full</td>",
-		`aria-label="call 1 (read), 5 ms, 4 events, findings: critical, failed"`,
+		`aria-label="call 1 (read), 5.00 ms, 4 events, findings: critical, failed"`,
 		`aria-label="call 2 (read), not answered, 1 event, findings: medium"`,
-		"5 ms</td>",
+		"5.00 ms</td>",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %s", want)
@@ -94,6 +95,7 @@ func TestReport(t *testing.T) {
 	for place, want := range []string{
 		"3: ran /usr/bin/node server.js, high",
 		"11: opened /w/log for writing",
+		"",
 		"",
 		"5: opened /home/u/.ssh/id for reading, critical|6: started process 101, medium|7: ran /bin/sh -c id, high|10: TCP connect to 10.0.0.1:443 (evil.example), late, high",
 		"13: started process 101, medium",
@@ -107,7 +109,7 @@ func TestReport(t *testing.T) {
 	for _, p := range data.Processes {
 		tree = append(tree, fmt.Sprintf("%d<%d in %d: %s (%d)", p.Pid, p.Parent, p.Place, p.Name, p.N))
 	}
-	want := "0<-1 in -1:  (0)|100<-1 in -1: /usr/bin/node server.js (5)|101<1 in 3: /bin/sh -c id (2)|101<1 in 4:  (0)"
+	want := "0<-1 in -1:  (0)|100<-1 in -1: /usr/bin/node server.js (5)|101<1 in 4: /bin/sh -c id (2)|101<1 in 5:  (0)"
 	if got := strings.Join(tree, "|"); got != want {
 		t.Errorf("processes\n%s, want\n%s", got, want)
 	}
@@ -149,7 +151,7 @@ func TestReportHostile(t *testing.T) {
 			t.Errorf("the page has %q", bad)
 		}
 	}
-	if len(data.Places) != 4 || data.Places[3].N != 12 {
+	if len(data.Places) != firstCall+1 || data.Places[firstCall].N != 12 {
 		t.Errorf("places %+v", data.Places)
 	}
 	var fields map[string]any
@@ -242,8 +244,96 @@ func TestReportManyCalls(t *testing.T) {
 	for _, p := range data.Places {
 		total += p.N
 	}
-	if total != calls || data.Places[2].N != 5_000 || len(data.Places) != firstCall+maxReportCalls {
-		t.Errorf("%d events in %d places, of which %d are of further calls", total, len(data.Places), data.Places[2].N)
+	if total != calls || data.Places[firstCall-1].N != 5_000 || len(data.Places) != firstCall+maxReportCalls {
+		t.Errorf("%d events in %d places, of which %d are of further calls", total, len(data.Places), data.Places[firstCall-1].N)
+	}
+}
+
+// A flood does not hide what is worse than it.
+func TestReportFlood(t *testing.T) {
+	if testing.Short() {
+		t.Skip("not short")
+	}
+	var lines strings.Builder
+	n := 0
+	add := func(format string, args ...any) {
+		n++
+		fmt.Fprintf(&lines, format+"\n", args...)
+	}
+	add(`{"type":"status","message":"begin","call_id":"1","tool":"t","ts_ns":1}`)
+	for i := range maxReportFindings + 100 {
+		add(`{"type":"dns","call_id":"1","name":"n%d.example","ts_ns":1}`, i)
+	}
+	for i := range maxReportEvents + 100 {
+		add(`{"type":"x","call_id":"1","pid":1,"path":"/%d","ts_ns":1}`, i)
+	}
+	add(`{"type":"file_open","call_id":"1","pid":1,"path":"/home/u/.ssh/id_rsa","flags":"O_RDONLY","ts_ns":1}`)
+	secret := n
+	for i := range maxReportEvents {
+		add(`{"type":"y","call_id":"1","pid":1,"path":"/%d","ts_ns":1}`, i)
+	}
+	page, data := reportOf(t, lines.String())
+	for _, want := range []string{"sensitive file opened: /home/u/.ssh/id_rsa", "100 further findings are counted and not listed"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q", want)
+		}
+	}
+	if want := fmt.Sprintf("%d: opened /home/u/.ssh/id_rsa for reading, critical", secret); !slices.Contains(data.words(firstCall), want) {
+		t.Errorf("%q is not listed among %d events", want, len(data.Places[firstCall].Events)/5)
+	}
+}
+
+// Long names do not make the page long.
+func TestReportLongNames(t *testing.T) {
+	var lines strings.Builder
+	long := strings.Repeat("<", 4000)
+	for i := range 500 {
+		fmt.Fprintf(&lines, `{"type":"status","message":"begin","call_id":"%d","tool":"%d%s","request_id":"%s","ts_ns":1}`+"\n", i, i, long, long)
+		fmt.Fprintf(&lines, `{"type":"file_delete","call_id":"%d","pid":%d,"path":"/%d%s","ts_ns":1}`+"\n", i, i, i, long)
+		fmt.Fprintf(&lines, `{"type":"exec","call_id":"%d","pid":%d,"argv":["/%d%s","%s"],"ts_ns":1}`+"\n", i, i, i, long, long)
+	}
+	page, _ := reportOf(t, lines.String())
+	if len(page) > 4*maxReportBytes {
+		t.Errorf("%d bytes for %d", len(page), lines.Len())
+	}
+}
+
+// What is of one of several calls is said to be, of each of them.
+func TestReportCandidates(t *testing.T) {
+	page, data := reportOf(t, `{"type":"status","message":"begin","call_id":"a","tool":"x","ts_ns":1}
+{"type":"status","message":"begin","call_id":"b","tool":"y","ts_ns":2}
+{"type":"file_open","bucket":"ambient","candidate_call_ids":["a","b"],"ts_ns":3,"pid":1,"path":"/home/u/.ssh/id","flags":"O_RDONLY"}
+{"type":"drop","bucket":"call","call_id":"b","count":7,"reason":"ring_buffer_full"}
+{"type":"status","message":"end","call_id":"a","ts_ns":4}
+{"type":"status","message":"begin","call_id":"a","tool":"again","ts_ns":5}
+{"type":"connect","bucket":"ambient","origin_call_id":"a","ts_ns":6,"pid":1,"dst":"10.0.0.1:1","errno":"EACCES"}
+`)
+	if !strings.Contains(page, `<a href="#several">in one of several calls</a>, line 3`) || !strings.Contains(page, "<b>0</b> hosts and sockets contacted") {
+		t.Error("the page does not say so")
+	}
+	var got []string
+	for i, p := range data.Places {
+		if p.N+p.Maybe+p.Lost > 0 {
+			got = append(got, fmt.Sprintf("%d %s: %d, maybe %d, lost %d", i, p.CallID, p.N, p.Maybe, p.Lost))
+		}
+	}
+	if want := "2 : 1, maybe 0, lost 0|4 a: 1, maybe 1, lost 0|5 b: 0, maybe 1, lost 7"; strings.Join(got, "|") != want {
+		t.Errorf("places %q, want %q", got, want)
+	}
+}
+
+// Where nothing was watched, nothing is fine.
+func TestReportNothing(t *testing.T) {
+	for name, tt := range map[string]struct{ lines, want, not string }{
+		"no lines":        {"", "Nothing: there is neither a call nor an event", "<b>0</b> findings"},
+		"nothing watched": {`{"type":"status","message":"ready","backend":"ebpf"}` + "\n" + `{"type":"status","message":"scope","error":"no such process group"}` + "\n" + `{"type":"status","message":"begin","call_id":"1"}`, "The probe said: scope: no such process group", `class="good"`},
+		"two backends":    {`{"type":"status","message":"ready","backend":"fake"}` + "\n" + `{"type":"status","message":"ready","backend":"ebpf"}`, "it comes from fake and ebpf", "Seen by the Linux kernel"},
+		"no times":        {`{"type":"exec","pid":1}`, "1</b> event<", "1970"},
+	} {
+		page, _ := reportOf(t, tt.lines)
+		if !strings.Contains(page, tt.want) || strings.Contains(page, tt.not) {
+			t.Errorf("%s: the page does not say %q, or %q", name, tt.want, tt.not)
+		}
 	}
 }
 
@@ -275,7 +365,7 @@ func TestReportCommand(t *testing.T) {
 			}
 			if tt.code == exitFailure && name != "a folder" {
 				text, err := os.ReadFile(page)
-				if err != nil || !strings.Contains(string(text), "1 line of the session could not be read and is not in here") {
+				if err != nil || !strings.Contains(string(text), "1 line could not be read and is not in here") {
 					t.Errorf("the page: %v", err)
 				}
 			}
@@ -344,7 +434,7 @@ func TestReportBars(t *testing.T) {
 func TestShowDuration(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0: "0 µs", 999 * time.Microsecond: "999 µs", 1234 * time.Microsecond: "1.23 ms",
-		999 * time.Millisecond: "999 ms", 12345 * time.Millisecond: "12.3 s", 90 * time.Second: "1 min 30 s", 2 * time.Hour: "120 min 0 s",
+		999 * time.Millisecond: "999 ms", 12345 * time.Millisecond: "12.3 s", 90 * time.Second: "1 min 30 s", 2 * time.Hour: "2 h 0 min", 999700 * time.Microsecond: "1.00 s", 9996 * time.Microsecond: "10.0 ms",
 	} {
 		if got := showDuration(d); got != want {
 			t.Errorf("%d ns is %q, want %q", d, got, want)

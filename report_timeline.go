@@ -16,7 +16,6 @@ import (
 
 const (
 	maxLanes     = 30 // the tools after that share one
-	maxToolName  = 60 // bytes of a name in the picture
 	timelineSize = 1000
 	axisStep     = 90 // between the times on the axis, at least
 )
@@ -49,8 +48,9 @@ type bar struct {
 type ticks struct{ Class, Path string }
 
 type axisTime struct {
-	X    float64
-	Text string
+	X     float64
+	Text  string
+	Minor bool // to be left out if the picture is narrow
 }
 
 type axisCut struct {
@@ -143,7 +143,7 @@ func (r *report) timeline() timeline {
 	var t timeline
 	lanes := map[*reportTool]int{}
 	var places [][]*reportPlace
-	for _, p := range append(slices.Clone(r.calls), r.startup, r.ambient) {
+	for _, p := range append(slices.Clone(r.calls), r.startup, r.ambient, r.several) {
 		n, ok := lanes[p.tool]
 		switch {
 		case ok:
@@ -153,7 +153,7 @@ func (r *report) timeline() timeline {
 		case len(t.Lanes) > maxLanes:
 			n = maxLanes
 		default:
-			name := shorten(p.tool.name, maxToolName)
+			name := shorten(p.tool.name, maxToolWords)
 			if len(t.Lanes) == maxLanes {
 				name = "(other tools)"
 			}
@@ -171,7 +171,7 @@ func (r *report) timeline() timeline {
 	last := -float64(axisStep)
 	for _, p := range scale.pieces {
 		if p.x >= last+axisStep && p.x <= timelineSize-axisStep/2 {
-			t.Times = append(t.Times, axisTime{p.x, "+" + showDuration(time.Duration(p.from-r.start))})
+			t.Times = append(t.Times, axisTime{p.x, "+" + showDuration(time.Duration(p.from-r.start)), len(t.Times)%4 != 0})
 			last = p.x
 		}
 		if p.cut && p.xEnd-p.x >= 4 {
@@ -187,7 +187,7 @@ func (r *report) timeline() timeline {
 
 // span is from when to when a call was open.
 func (r *report) span(p *reportPlace) [2]int64 {
-	if p.ended == 0 {
+	if !p.over {
 		return [2]int64{p.began, r.end}
 	}
 	return [2]int64{p.began, max(p.began, p.ended)}
@@ -203,6 +203,7 @@ func (r *report) bars(calls []*reportPlace, scale timeScale) (bars []bar) {
 		span := r.span(p)
 		x, end := scale.at(span[0]), scale.at(span[1])
 		width := max(end-x, 2)
+		x = min(x, timelineSize-width)
 		if n := len(bars); n > 0 && width < narrow && x < bars[n-1].X+bars[n-1].Width+0.5 && (bars[n-1].calls > 1 || bars[n-1].Width < narrow) {
 			b := &bars[n-1]
 			b.Width = max(b.Width, x+width-b.X)
@@ -215,7 +216,7 @@ func (r *report) bars(calls []*reportPlace, scale timeScale) (bars []bar) {
 			_, link := r.where(p)
 			bars = append(bars, bar{
 				X: x, Width: width, Link: link, Failed: p.failed,
-				Title: fmt.Sprintf("call %d (%s), %s, %s", p.number, shorten(p.tool.name, maxToolName), r.took(p), plural(p.n, "event")),
+				Title: fmt.Sprintf("call %d (%s), %s, %s", p.number, shorten(p.tool.name, maxToolWords), r.took(p), plural(p.n, "event")),
 				calls: 1, number: p.number, events: p.n, severity: p.severity,
 			})
 		}
@@ -234,8 +235,11 @@ func (r *report) bars(calls []*reportPlace, scale timeScale) (bars []bar) {
 }
 
 func (r *report) took(p *reportPlace) string {
-	if p.ended == 0 {
+	switch {
+	case !p.over:
 		return "not answered"
+	case !p.timed:
+		return "nobody knows how long"
 	}
 	return showDuration(p.latency)
 }
@@ -245,6 +249,9 @@ func (r *report) ticks(places []*reportPlace, scale timeScale) (list []ticks) {
 	seen := map[string][]bool{}
 	for _, p := range places {
 		for _, e := range p.events {
+			if e.at == 0 {
+				continue
+			}
 			class := r.facts.values[e.fact].class
 			if seen[class] == nil {
 				seen[class] = make([]bool, timelineSize+1)

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode"
 )
 
@@ -51,6 +55,33 @@ type eventLine struct {
 	Errno       string   `json:"errno,omitempty"`
 }
 
+// eventLineKeys are the keys of an eventLine.
+var eventLineKeys = sync.OnceValue(func() map[string]bool {
+	keys := map[string]bool{}
+	for f := range reflect.TypeFor[eventLine]().Fields() {
+		key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		keys[key] = true
+	}
+	return keys
+})
+
+// parseEventLine decodes the members of a line. A value of another type than its field has
+// is left out. So are keys in other letters, which encoding/json would take.
+func parseEventLine(members []byte) (l eventLine) {
+	known := []byte("{")
+	jsonMembers(slices.Concat(known, members, []byte("}")), func(key, value []byte) {
+		if !eventLineKeys()[string(key)] {
+			return
+		}
+		if len(known) > 1 {
+			known = append(known, ',')
+		}
+		known = append(append(append(append(known, '"'), key...), '"', ':'), value...)
+	})
+	json.Unmarshal(append(known, '}'), &l)
+	return l
+}
+
 // Classes are what events are told apart by at first sight.
 const (
 	classProgram = "program"
@@ -95,13 +126,20 @@ func (l *eventLine) routine() bool {
 	if l.Type != "file_open" {
 		return false
 	}
+	if l.Path == "/dev/null" || l.Path == "/dev/tty" {
+		return true
+	}
+	if !strings.HasPrefix(l.Flags, "O_RDONLY") || !slices.ContainsFunc(systemFolders, func(dir string) bool { return strings.HasPrefix(l.Path, dir) }) {
+		return false
+	}
 	name := filepath.Base(l.Path)
-	return l.Path == "/dev/null" || l.Path == "/dev/tty" ||
-		strings.HasPrefix(l.Flags, "O_RDONLY") &&
-			(strings.HasSuffix(name, ".so") || strings.Contains(name, ".so.") ||
-				strings.HasPrefix(l.Path, "/etc/ld") || // where shared libraries are
-				strings.Contains(l.Path, "/locale") || strings.Contains(l.Path, "/gconv"))
+	return strings.HasSuffix(name, ".so") || strings.Contains(name, ".so.") ||
+		strings.HasPrefix(l.Path, "/etc/ld") || // where shared libraries are
+		strings.Contains(l.Path, "/locale") || strings.Contains(l.Path, "/gconv")
 }
+
+// systemFolders are those in which nobody but the system's owner puts anything.
+var systemFolders = []string{"/usr/", "/lib", "/etc/ld", "/opt/", "/nix/store/", "/snap/"}
 
 // words says what an event means, in text that can be printed: nothing in it moves a
 // cursor or changes the direction of writing.
@@ -233,14 +271,47 @@ func inBrackets(s string) string {
 // shellWord spells s as a shell would read it, or so that at least nothing is hidden.
 func shellWord(s string) string {
 	plain := func(r rune) bool {
-		return unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-_./:=,+@%", r)
+		return (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("-_./:=,+@%", r)) && !unseen(r)
 	}
-	hidden := func(r rune) bool { return !unicode.IsPrint(r) || r == '\'' }
+	hidden := func(r rune) bool { return unseen(r) || r == '\'' }
 	switch {
 	case s != "" && strings.TrimLeftFunc(s, plain) == "":
 		return s
 	case strings.ContainsFunc(s, hidden):
-		return strconv.Quote(s)
+		return escapeUnseen(strconv.Quote(s))
 	}
-	return "'" + s + "'"
+	return escapeUnseen("'" + s + "'")
+}
+
+// unseen tells of a rune that has no look of its own, or changes that of others.
+func unseen(r rune) bool {
+	return !unicode.IsPrint(r) || r == '\u2800' || unicode.In(r, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector)
+}
+
+// maxMarks is how many combining marks in a row are left as they are: some scripts have
+// two, and more of them cover the lines around.
+const maxMarks = 2
+
+// escapeUnseen spells out what is not seen in s.
+func escapeUnseen(s string) string {
+	if strings.IndexFunc(s, func(r rune) bool { return r >= 0x300 }) < 0 {
+		return s
+	}
+	var b strings.Builder
+	marks := 0
+	for _, r := range s {
+		marks++
+		if !unicode.Is(unicode.M, r) {
+			marks = 0
+		}
+		switch {
+		case !unseen(r) && marks <= maxMarks:
+			b.WriteRune(r)
+		case r < 0x10000:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		default:
+			fmt.Fprintf(&b, `\U%08x`, r)
+		}
+	}
+	return b.String()
 }
