@@ -2,8 +2,8 @@ package main
 
 import "io"
 
-// A backend is where records come from. scope, mark and live are called by one
-// goroutine, next and losses by another, Close by any.
+// A backend is where records come from. scope, mark and live are called by one goroutine
+// at a time (whoever holds the session's order), next and losses by another, Close by any.
 type backend interface {
 	// name is what the ready status calls it.
 	name() string

@@ -116,8 +116,12 @@ func watchDemo(ctx context.Context, backendName string, user *serverUser, out, s
 	fromServer, toClient := io.Pipe()
 	done := make(chan error, 1)
 	go func() {
-		err := r.run(func() error { return r.serveStdio(fromClient, toClient) })
+		err := r.run(func() error {
+			r.serveStdio(fromClient, toClient)
+			return nil
+		})
 		toClient.Close()
+		fromClient.Close() // or the client would write for ever
 		done <- err
 	}()
 	callErr := callDemoTools(ctx, newDemoPeer("server", fromServer, toServer), w)

@@ -13,7 +13,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 )
 
@@ -62,8 +62,74 @@ func (r *runner) serveHTTP(l net.Listener, upstream string) error {
 		r.server.end()
 		<-ended
 	}
-	proxy.Close()
+	// Answers that the server has given still reach their clients.
+	ctx, cancel := context.WithTimeout(context.Background(), drainTimeout)
+	defer cancel()
+	if proxy.Shutdown(ctx) != nil {
+		proxy.Close()
+	}
 	return err
+}
+
+// An exchange is a request over HTTP with its response, and the calls that it has begun.
+type exchange struct {
+	r       *runner
+	session string
+
+	mu    sync.Mutex
+	calls []*runCall
+	over  func(*runCall) // what becomes of calls without an answer, once that is known
+}
+
+// begin takes in the messages of the request. The response may have come before.
+func (x *exchange) begin(messages []wireMessage) {
+	calls := x.r.fromClient(x.session, messages)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.calls = append(x.calls, calls...)
+	if x.over != nil {
+		x.settle()
+	}
+}
+
+// answer takes in messages of the response. What they answer is first of all the request.
+func (x *exchange) answer(messages []wireMessage) {
+	x.mu.Lock()
+	calls := x.calls
+	x.mu.Unlock()
+	x.r.answered(x.session, calls, messages)
+}
+
+// fail ends the calls that have not been answered: they will not be.
+func (x *exchange) fail(why string) {
+	x.close(func(c *runCall) { x.r.fail(c, why) })
+}
+
+// leave takes in that the response has ended, or that nobody reads it. Answers may come in
+// another one.
+func (x *exchange) leave() { x.close(x.r.leave) }
+
+func (x *exchange) close(over func(*runCall)) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.over = over
+	x.settle()
+}
+
+func (x *exchange) settle() {
+	for _, c := range x.calls {
+		x.over(c)
+	}
+	x.calls = nil
+}
+
+// exchangeOf returns the exchange of a request that is passed on; one without a body has
+// begun nothing.
+func (r *runner) exchangeOf(request *http.Request) *exchange {
+	if body, ok := request.Body.(*heldBody); ok {
+		return body.exchange
+	}
+	return &exchange{r: r, session: sessionOf(request)}
 }
 
 // reverseProxy passes requests on to upstream.
@@ -79,58 +145,71 @@ func (r *runner) reverseProxy(upstream string) http.Handler {
 		FlushInterval: -1, // events go on at once
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(&url.URL{Scheme: "http", Host: upstream})
+			// All else is as the client has sent it. The server may want to know by
+			// which name it was called, against DNS rebinding.
+			p.Out.Host, p.Out.URL.RawQuery = p.In.Host, p.In.URL.RawQuery
+			for _, key := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto"} {
+				if values := p.In.Header.Values(key); values != nil {
+					p.Out.Header[key] = values
+				}
+			}
 			p.Out.Header.Del("Accept-Encoding")
 			if p.Out.Body != nil && p.Out.Body != http.NoBody && p.Out.Method == http.MethodPost {
-				body := &heldBody{body: p.Out.Body}
-				session, ctx := sessionOf(p.In), p.In.Context()
-				body.see = func(messages []wireMessage) error {
+				x, ctx := &exchange{r: r, session: sessionOf(p.In)}, p.In.Context()
+				p.Out.Body = &heldBody{body: p.Out.Body, exchange: x, see: func(messages []wireMessage) error {
 					if r.serializer != nil && slices.ContainsFunc(messages, isCall) {
-						return r.serializer.turn(ctx, func() { r.fromClient(session, messages) })
+						return r.serializer.turn(ctx, func() { x.begin(messages) })
 					}
-					r.fromClient(session, messages)
+					x.begin(messages)
 					return nil
-				}
-				p.Out.Body = body
+				}}
 			}
 		},
 		ModifyResponse: func(response *http.Response) error {
-			session, asked := sessionOf(response.Request), messagesOf(response.Request)
-			if response.StatusCode >= 400 {
-				r.fail(session, asked, response.Status)
-			}
-			// The server may be about to answer, and say so in another stream.
-			gone := func() { r.leave(session, asked) }
-			switch kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind {
-			case "application/json":
-				response.Body = &heldBody{body: response.Body, gone: gone, see: func(messages []wireMessage) error {
-					r.fromServer(session, messages)
+			x := r.exchangeOf(response.Request)
+			kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
+			switch {
+			case response.StatusCode >= 300:
+				x.fail(response.Status)
+				stayHere(response, upstream)
+			case response.Request.Method == http.MethodDelete:
+				r.endSession(x.session)
+			case kind == "application/json":
+				response.Body = &heldBody{body: response.Body, see: func(messages []wireMessage) error {
+					x.answer(messages)
 					return nil
+				}, closed: func(whole bool) {
+					if whole {
+						x.fail("not answered")
+					} else {
+						x.leave()
+					}
 				}}
-			case "text/event-stream":
-				response.Body = &eventStream{body: response.Body, gone: gone, session: session, see: r.fromServer}
+			case kind == "text/event-stream":
+				response.Body = &eventStream{body: response.Body, exchange: x, see: x.answer}
+			case response.StatusCode != http.StatusAccepted:
+				x.leave()
 			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, request *http.Request, err error) {
-			session, asked := sessionOf(request), messagesOf(request)
+			x := r.exchangeOf(request)
 			if errors.Is(err, context.Canceled) {
-				r.leave(session, asked)
+				x.leave()
 				return
 			}
-			r.fail(session, asked, "the server does not answer")
+			x.fail("the server does not answer")
 			http.Error(w, "mcpfz-probe: the server does not answer: "+err.Error(), http.StatusBadGateway)
 		},
 	}
 }
 
-// messagesOf returns the messages of a request that has been passed on.
-func messagesOf(r *http.Request) []wireMessage {
-	if body, ok := r.Body.(*heldBody); ok {
-		if messages := body.passed.Load(); messages != nil {
-			return *messages
-		}
+// stayHere keeps a redirection to the server from leading around the proxy.
+func stayHere(response *http.Response, upstream string) {
+	if u, err := url.Parse(response.Header.Get("Location")); err == nil && u.Host == upstream {
+		u.Host = response.Request.Host
+		response.Header.Set("Location", u.String())
 	}
-	return nil
 }
 
 // sessionOf names the session of a request: ids of requests are its own.
@@ -166,15 +245,14 @@ func dialOnceItListens(ctx context.Context, network, address string) (net.Conn, 
 // A heldBody is a body with messages, whose last byte waits until see has been told of
 // them.
 type heldBody struct {
-	body io.ReadCloser
-	see  func([]wireMessage) error // which is that of the body then
-	gone func()                    // for who has closed it too soon; nil for nothing
-	wire wireScanner
-	told []wireMessage // of messages that are whole
-	last []byte        // held back, at most one byte
-
-	passed atomic.Pointer[[]wireMessage] // told, once see has been
-	err    error                         // of the body, once there is nothing more
+	body     io.ReadCloser
+	see      func([]wireMessage) error // which is that of the body then
+	closed   func(whole bool)          // nil for nothing
+	exchange *exchange                 // of a request's body
+	wire     wireScanner
+	told     []wireMessage // of messages that are whole
+	last     []byte        // held back, at most one byte
+	err      error         // of the body, once there is nothing more
 }
 
 func (h *heldBody) Read(p []byte) (int, error) {
@@ -249,15 +327,13 @@ func (h *heldBody) finish(err error) {
 	if err == io.EOF && len(h.told) > 0 {
 		if err := h.see(h.told); err != nil {
 			h.last, h.err = nil, err
-			return
 		}
-		h.passed.Store(&h.told)
 	}
 }
 
 func (h *heldBody) Close() error {
-	if h.err == nil && h.gone != nil {
-		h.gone()
+	if h.closed != nil {
+		h.closed(h.err == io.EOF)
 	}
 	return h.body.Close()
 }
@@ -265,19 +341,19 @@ func (h *heldBody) Close() error {
 // An eventStream is a stream of server-sent events (HTML, section 9.2). The end of an
 // event waits until see has been told of the message in it.
 type eventStream struct {
-	body    io.ReadCloser
-	gone    func() // for who has closed it before its end
-	ended   bool
-	session string
-	see     func(session string, messages []wireMessage)
-	wire    wireScanner
-	told    []wireMessage // of this event
+	body      io.ReadCloser
+	exchange  *exchange
+	see       func([]wireMessage)
+	announced bool // it has said where its session's requests go
+	wire      wireScanner
+	told      []wireMessage // of this event
 
 	field    []byte // of the current line, up to the colon
 	inValue  bool   // after the colon
 	space    bool   // the first character of the value may be a space, which is none of it
 	empty    bool   // the line has nothing yet
 	begun    bool   // there has been a byte
+	mark     int    // bytes of a byte order mark that there have been
 	cr       bool   // the last byte was a carriage return
 	data     bool   // the event has had data
 	event    []byte // its type
@@ -286,18 +362,22 @@ type eventStream struct {
 
 const maxEventField = 32
 
+// byteOrderMark may stand before a stream's first line.
+const byteOrderMark = "\ufeff"
+
 func (s *eventStream) Read(p []byte) (int, error) {
 	n, err := s.body.Read(p)
 	for i := 0; i < n; {
 		i += s.scan(p[i:n])
 	}
-	s.ended = s.ended || err == io.EOF
 	return n, err
 }
 
+// Close takes in that nothing more comes. What the stream has not answered another one may.
 func (s *eventStream) Close() error {
-	if !s.ended {
-		s.gone()
+	s.exchange.leave()
+	if s.announced {
+		s.exchange.r.leaveSession(s.exchange.session)
 	}
 	return s.body.Close()
 }
@@ -307,6 +387,13 @@ func (s *eventStream) Close() error {
 func (s *eventStream) scan(data []byte) int {
 	if !s.begun {
 		s.begun, s.empty = true, true
+	}
+	if s.mark < len(byteOrderMark) {
+		if data[0] == byteOrderMark[s.mark] {
+			s.mark++
+			return 1
+		}
+		s.mark = len(byteOrderMark) // it is none, or is over
 	}
 	c := data[0]
 	if c == '\n' && s.cr {
@@ -367,13 +454,13 @@ func (s *eventStream) endLine() {
 	}
 	if s.data {
 		if len(s.told) > 0 {
-			s.see(s.session, s.told)
+			s.see(s.told)
 		}
 		s.told = s.told[:0]
 		s.wire.reset()
-		if string(s.event) == "endpoint" && s.session == "" {
+		if string(s.event) == "endpoint" && s.exchange.session == "" {
 			if u, err := url.Parse(string(s.endpoint)); err == nil {
-				s.session = sessionOfURL(u)
+				s.exchange.session, s.announced = sessionOfURL(u), true
 			}
 		}
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -79,13 +81,14 @@ func TestEventStream(t *testing.T) {
 	const stream = ": a comment\n\nevent: message\nid: 7\ndata: {\"id\":1,\ndata:\"result\":{}}\n\n" +
 		"data\n\nevent: endpoint\ndata: /messages?sessionId=abc\n\n" +
 		"retry: 10\ndata: {\"id\":2,\"error\":{}}\n\ndata:{\"id\":3,\"result\":{}}\nno end"
-	for _, end := range []string{"\n", "\r\n", "\r"} {
-		text := strings.ReplaceAll(stream, "\n", end)
+	for i, end := range []string{"\n", "\r\n", "\r"} {
+		text := byteOrderMark[:3*(i%2)] + strings.ReplaceAll(stream, "\n", end)
 		random := rand.New(rand.NewPCG(9, 10))
 		for range 200 {
 			var told []string
-			s := &eventStream{body: io.NopCloser(pieces{strings.NewReader(text), random}), see: func(session string, m []wireMessage) {
-				told = append(told, fmt.Sprint(session, m))
+			x := &exchange{}
+			s := &eventStream{body: io.NopCloser(pieces{strings.NewReader(text), random}), exchange: x, see: func(m []wireMessage) {
+				told = append(told, fmt.Sprint(x.session, m))
 			}}
 			got, err := io.ReadAll(s)
 			if err != nil || string(got) != text {
@@ -317,18 +320,126 @@ func TestRunHTTPUnanswered(t *testing.T) {
 	post(ctx, "/stream")
 	idle()
 	post(t.Context(), "/elsewhere")
-	if !rt.r.busy() {
-		t.Error("a call that is answered elsewhere has ended")
-	}
-	rt.feed(`{"jsonrpc":"2.0","id":4,"result":{}}`+"\n", rt.r.fromServer)
+	idle()
+	rt.server(`{"jsonrpc":"2.0","id":4,"result":{}}` + "\n")
 	want := strings.Join([]string{
 		"initialized", "+1 /refused tools/call 1", "-1 failed: 404 Not Found",
 		"+2 /broken tools/call 2", "-2 failed: the server does not answer",
-		"+3 /stream tools/call 3", "-3 failed: the client has gone",
+		"+3 /stream tools/call 3", "-3 failed: nobody waits for its answer any more",
 		"+4 /elsewhere tools/call 4", "-4",
 	}, "\n")
 	if got := rt.statuses(); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+}
+
+// TestRunHTTPSerializeGoesOn checks that no call keeps others from their turn, whatever
+// becomes of it.
+func TestRunHTTPSerializeGoesOn(t *testing.T) {
+	rt := newRunTest(t)
+	rt.r.serializer = newSerializer(rt.r, nil)
+	var location string
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.URL.Path == "/early" {
+			w.Header().Set("Connection", "close")
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return
+		}
+		if req.Host != "server.test" {
+			t.Errorf("the server is called %q", req.Host)
+		}
+		w.Header().Set("Content-Type", "application/json")
+		switch req.URL.Path {
+		case "/ok":
+			var m struct{ ID json.Number }
+			json.Unmarshal(body, &m)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+		case "/redirect":
+			w.Header().Set("Location", location+"/other")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		case "/null":
+			io.WriteString(w, `{"jsonrpc":"2.0","id":null,"error":{}}`)
+		case "/nothing":
+			w.WriteHeader(http.StatusNoContent)
+		case "/text":
+			w.Header().Set("Content-Type", "text/plain")
+			io.WriteString(w, "fine")
+		case "/half":
+			w.Header().Set("Content-Length", "100")
+			io.WriteString(w, `{"jsonrpc"`)
+		case "/hang":
+			io.WriteString(w, `{"jsonrpc"`)
+			w.(http.Flusher).Flush()
+			<-req.Context().Done()
+		}
+	}))
+	defer upstream.Close()
+	location = upstream.URL
+	proxy := httptest.NewServer(rt.r.reverseProxy(strings.TrimPrefix(upstream.URL, "http://")))
+	defer proxy.Close()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	var ids atomic.Int64
+	post := func(ctx context.Context, path, body string) *http.Response {
+		req, err := http.NewRequestWithContext(ctx, "POST", proxy.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Error(err)
+			return nil
+		}
+		req.Host = "server.test"
+		answer, err := client.Do(req)
+		if err != nil {
+			return nil
+		}
+		io.Copy(io.Discard, answer.Body)
+		answer.Body.Close()
+		return answer
+	}
+	call := func() string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t"}}`, ids.Add(1))
+	}
+	fine := func(after string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		if answer := post(ctx, "/ok", call()); answer == nil || answer.StatusCode != http.StatusOK {
+			t.Fatalf("after %s nothing is answered any more", after)
+		}
+	}
+	for _, path := range []string{"/early", "/redirect", "/null", "/nothing", "/text", "/half", "/hang"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second/10)
+		answer := post(ctx, path, call())
+		cancel()
+		if path == "/redirect" && (answer == nil || answer.Header.Get("Location") != "http://server.test/other") {
+			t.Errorf("the redirection is %v", answer)
+		}
+		fine(path)
+	}
+	post(t.Context(), "/nothing", `[`+call()+`,{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+fmt.Sprint(ids.Load())+`}}]`)
+	fine("a batch that cancels itself")
+	random := rand.New(rand.NewPCG(11, 12))
+	var clients sync.WaitGroup
+	for range 8 {
+		wait := make([]time.Duration, 40)
+		for i := range wait {
+			wait[i] = time.Duration(random.IntN(4000)) * time.Microsecond
+		}
+		clients.Go(func() {
+			for _, w := range wait {
+				ctx, cancel := context.WithTimeout(t.Context(), w)
+				post(ctx, "/ok", call())
+				cancel()
+			}
+		})
+	}
+	clients.Wait()
+	fine("clients that leave")
+	// Those that nobody waited for end at the next begin.
+	if got := rt.statuses(); strings.Count(got, "+") != strings.Count(got, "\n-") {
+		t.Errorf("calls are left open:\n%s", got)
 	}
 }
 
@@ -341,7 +452,7 @@ func TestRunHTTPSessions(t *testing.T) {
 	rt.r.fromServer("b", answer)
 	rt.r.fromServer("c", answer)
 	rt.r.fromServer("a", answer)
-	if got := rt.statuses(); got != "initialized\n+1 <nil> tools/call 1\n+2 <nil> tools/call 1\n-2\n-1" {
+	if got := rt.statuses(); got != "initialized\n+1  tools/call 1\n+2  tools/call 1\n-2\n-1" {
 		t.Errorf("got\n%s", got)
 	}
 }

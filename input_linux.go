@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -13,6 +14,7 @@ import (
 type polledInput struct {
 	file *os.File
 	set  syscall.RawConn // an epoll set with the file in it
+	all  io.Closer       // that set
 }
 
 // pollInput returns a reader of the same input that waits for it as Go waits for its
@@ -36,11 +38,12 @@ func pollInput(r io.Reader) io.Reader {
 		unix.Close(set)
 		return r
 	}
-	wait, err := os.NewFile(uintptr(set), "epoll set").SyscallConn()
+	all := os.NewFile(uintptr(set), "epoll set")
+	wait, err := all.SyscallConn()
 	if err != nil {
 		return r
 	}
-	return &polledInput{file, wait}
+	return &polledInput{file, wait, all}
 }
 
 func addInput(set int, file *os.File) (err error) {
@@ -69,3 +72,6 @@ func (p *polledInput) Read(b []byte) (int, error) {
 }
 
 func (p *polledInput) SyscallConn() (syscall.RawConn, error) { return p.file.SyscallConn() }
+
+// Close closes the file: whoever writes into it sees that nobody reads.
+func (p *polledInput) Close() error { return errors.Join(p.file.Close(), p.all.Close()) }

@@ -46,7 +46,7 @@ var sensitivePatterns = []string{
 func defaultPolicy() (policy, error) {
 	dir, err := os.Getwd()
 	if err != nil {
-		return policy{}, fmt.Errorf("find the workspace: %w", err)
+		return policy{}, fmt.Errorf("find the workspace: %w; go to a folder that can be read", err)
 	}
 	return policy{Workspace: dir, Tmpdir: "/tmp", SensitivePatterns: slices.Clone(sensitivePatterns)}, nil
 }
@@ -176,6 +176,7 @@ type policyEvent struct {
 	request, targetPID                                      []byte
 	call, cmd, exe, family, fileless, host, id, name        []byte
 	response, signal, message, tool, failed, latency, count []byte
+	pgid                                                    []byte
 }
 
 // parse takes a line apart. Of a field that comes twice, the last one counts.
@@ -261,6 +262,8 @@ func (ev *policyEvent) field(key []byte) *[]byte {
 		return &ev.latency
 	case "count":
 		return &ev.count
+	case "pgid":
+		return &ev.pgid
 	}
 	return nil
 }

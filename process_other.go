@@ -9,7 +9,14 @@ import (
 
 var endSignals = []os.Signal{os.Interrupt}
 
+// signalNumber is that of SIGINT, the only one.
+func signalNumber(os.Signal) int { return 2 }
+
 var brokenPipe []os.Signal
+
+func killGroup(int) {}
+
+func ownProgram() (string, error) { return os.Executable() }
 
 // ownSession does nothing: there is nothing of the kind.
 func ownSession(*exec.Cmd) {}

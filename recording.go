@@ -16,10 +16,11 @@ type recording struct {
 	fresh string             // the trigger, as JSON members, of what comes now
 	begun map[string]int     // calls so far, by tool
 	calls map[string]callRef // by id, as JSON; the newest of that id
+	open  map[string]bool    // those that have not ended
 }
 
 func newRecording(out *bufio.Writer) *recording {
-	return &recording{out: out, empty: true, fresh: `"trigger":"startup"`, begun: map[string]int{}, calls: map[string]callRef{}}
+	return &recording{out: out, empty: true, fresh: `"trigger":"startup"`, begun: map[string]int{}, calls: map[string]callRef{}, open: map[string]bool{}}
 }
 
 // see takes in a line, which has been parsed as ev.
@@ -42,16 +43,17 @@ func (r *recording) status(ev *policyEvent) {
 		tool := string(ev.tool)
 		r.begun[tool]++
 		r.calls[id] = callRef{tool, r.begun[tool]}
-		r.fresh = `"trigger":"begin",` + r.calls[id].members()
+		r.fresh, r.open[id] = `"trigger":"begin",`+r.calls[id].members(), true
 	case "end":
+		if !r.open[id] {
+			return // a client may end what never began
+		}
+		delete(r.open, id)
 		r.fresh = `"trigger":"after",` + r.calls[id].members()
 	}
 }
 
 func (c callRef) members() string {
-	if c.tool == "" {
-		return `"nth":` + strconv.Itoa(c.n)
-	}
 	return `"tool":` + c.tool + `,"nth":` + strconv.Itoa(c.n)
 }
 
@@ -67,16 +69,17 @@ func (r *recording) event(line []byte, ev *policyEvent) {
 		r.out.WriteString(`,"origin":{` + from.members() + "}")
 	}
 	r.buf = append(r.buf[:0], `,"event":{`...)
-	inCalls := len(r.begun) > 0
+	// What is played after a mark has the bucket that such an event has, but for one that
+	// began, or was left behind, before the call that is open.
+	given := len(r.begun) > 0 && (len(r.open) == 0 || ev.callID != nil)
 	first := true
 	jsonMembers(line, func(key, value []byte) { // it was read before
 		switch string(key) {
-		case "ts_ns", "call_id", "origin_call_id", "forked_in_call_id", "candidate_call_ids", "origin_candidate_call_ids":
+		case "candidate_call_ids":
+			given = true // and has candidates, too
 			return
-		case "bucket":
-			if inCalls {
-				return // what is played after a mark has its own
-			}
+		case "ts_ns", "call_id", "origin_call_id", "forked_in_call_id", "origin_candidate_call_ids", "bucket":
+			return
 		}
 		if !first {
 			r.buf = append(r.buf, ',')
@@ -84,6 +87,9 @@ func (r *recording) event(line []byte, ev *policyEvent) {
 		first = false
 		r.buf = append(append(appendLoose(r.buf, string(key)), ':'), value...)
 	})
+	if !given && ev.bucket != nil {
+		r.buf = append(append(r.buf, `,"bucket":`...), ev.bucket...)
+	}
 	r.buf = append(r.buf, "}}"...)
 	r.out.Write(r.buf) // an error comes again when it is flushed
 }

@@ -353,12 +353,12 @@ func newReport(p policy) *report {
 
 // A reportLine is what a line has beyond what a policy looks at.
 type reportLine struct {
-	ts                                                int64
-	pid, ppid                                         int
-	comm                                              []byte // values, in JSON
-	requestID, method, problem, backend, pgid, reason []byte
-	candidates                                        []byte
-	who, fact                                         []byte // JSON members
+	ts                                          int64
+	pid, ppid                                   int
+	comm                                        []byte // values, in JSON
+	requestID, method, problem, backend, reason []byte
+	candidates                                  []byte
+	who, fact                                   []byte // JSON members
 }
 
 func (l *reportLine) parse(line []byte, ev *policyEvent) {
@@ -395,8 +395,6 @@ func (l *reportLine) parse(line []byte, ev *policyEvent) {
 			l.problem = value
 		case "backend":
 			l.backend = value
-		case "pgid":
-			l.pgid = value
 		case "reason":
 			l.reason = value
 		case "candidate_call_ids":
@@ -509,7 +507,7 @@ func (r *report) status(l *reportLine, ev *policyEvent) {
 			r.backends = append(r.backends, name)
 		}
 	case "scope":
-		r.root = string(l.pgid)
+		r.root = string(ev.pgid)
 	case "begin":
 		if ev.callID != nil {
 			p := r.begin(string(ev.callID), ev.tool)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -92,6 +94,7 @@ func (o *runOptions) policy() (policy, error) {
 
 // runCommand is the command run.
 func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	signal.Ignore(brokenPipe...)
 	o, err := parseRun(args, stdout)
 	if err != nil {
 		return err
@@ -140,11 +143,17 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 	var runErr error
 	if listener != nil {
 		// What such a server writes is for people.
-		go io.Copy(stderr, server.out)
+		go func() {
+			io.Copy(stderr, server.out)
+			server.out.Close()
+		}()
 		server.in.Close()
 		runErr = r.run(func() error { return r.serveHTTP(listener, o.upstream) })
 	} else {
-		runErr = r.run(func() error { return r.serveStdio(pollInput(stdin), stdout) })
+		runErr = r.run(func() error {
+			r.serveStdio(pollInput(stdin), stdout)
+			return nil
+		})
 	}
 	err = errors.Join(runErr, out.close())
 	if status := server.status(); status != 0 {
@@ -171,6 +180,7 @@ type runner struct {
 	running int        // calls whose window is open, and that somebody waits for
 	number  int
 	settled bool
+	ended   bool // there is no server any more
 }
 
 // A runCall is a request on its way.
@@ -183,7 +193,8 @@ type runCall struct {
 	batch   bool    // it came in a list, and may be answered in one
 	start   time.Time
 
-	cancelled bool // the client does not wait for it any more
+	cancelled bool // nobody waits for it any more
+	left      bool // and that is since the client has gone, or its stream
 }
 
 // run sets the scope, releases the server and serves its client until the server has
@@ -200,14 +211,19 @@ func (r *runner) run(serve func() error) error {
 	signal.Notify(signals, endSignals...) // to the end: a second one must not kill what is about to end
 	go func() {
 		for s := range signals {
+			if r.server.over.Load() {
+				// What is left is written, or waits for somebody who does not take it.
+				os.Exit(128 + signalNumber(s))
+			}
 			r.server.signal(s)
 		}
 	}()
-	signal.Ignore(brokenPipe...)
-	if err := r.server.release(); err != nil {
-		return err
+	err := r.server.release()
+	if err == nil {
+		err = serve()
+	} else {
+		r.server.kill()
 	}
-	err := serve()
 	r.endCalls("the server has ended")
 	select { // what is still in the ring may take its time
 	case r.session.lines <- controlLine{control: control{op: controlShutdown}}:
@@ -218,30 +234,37 @@ func (r *runner) run(serve func() error) error {
 }
 
 // serveStdio passes on what client and server say, until the server has ended.
-func (r *runner) serveStdio(stdin io.Reader, stdout io.Writer) error {
+func (r *runner) serveStdio(stdin io.Reader, stdout io.Writer) {
 	go func() {
 		if r.serializer != nil {
 			r.serializer.pass(stdin)
 		} else {
-			pass(stdin, r.server.in, r.fromClient)
+			var writing atomic.Bool
+			pass(stdin, r.server.in, &writing, func(messages []wireMessage) { r.fromClient("", messages) })
 		}
 		// Who has closed an end sees, and shows, that both are.
 		r.server.in.Close()
 		closeEnd(stdin)
 	}()
 	passed := make(chan struct{})
+	var writing atomic.Bool
 	go func() {
 		defer close(passed)
-		pass(r.server.out, stdout, r.fromServer)
+		pass(r.server.out, stdout, &writing, func(messages []wireMessage) { r.fromServer("", messages) })
 		r.server.out.Close()
 		closeEnd(stdout)
 	}()
 	r.server.wait()
-	select {
-	case <-passed:
-	case <-time.After(drainTimeout): // somebody else has the server's output, or nobody takes it
+	for {
+		select {
+		case <-passed:
+			return
+		case <-time.After(drainTimeout):
+			if !writing.Load() {
+				return // somebody else has the server's output
+			}
+		}
 	}
-	return nil
 }
 
 func closeEnd(end any) {
@@ -250,7 +273,7 @@ func closeEnd(end any) {
 	}
 }
 
-// drainTimeout is how long it may take to pass on what a server has said before its end.
+// drainTimeout is how long more may come of what a server has said before its end.
 const drainTimeout = time.Second
 
 // control makes a mark, and waits until it has been read and all that comes before it is
@@ -291,7 +314,9 @@ const (
 
 // pass passes everything on from one side to the other. The end of a message waits until
 // see has been told of it: it cannot be acted on before that.
-func pass(from io.Reader, to io.Writer, see func(session string, messages []wireMessage)) error {
+// It returns when there is nothing more, or nobody takes it. Writing tells that it waits
+// for whoever takes it.
+func pass(from io.Reader, to io.Writer, writing *atomic.Bool, see func(messages []wireMessage)) {
 	var w wireScanner
 	buf := make([]byte, passStep)
 	for {
@@ -299,20 +324,23 @@ func pass(from io.Reader, to io.Writer, see func(session string, messages []wire
 		for data := buf[:n]; len(data) > 0; {
 			end, done := w.feed(data)
 			if done && len(w.messages) > 0 {
-				see("", w.messages)
+				see(w.messages)
 			}
 			// Its line ends with it, or whoever waits for that would be woken twice.
 			for done && end < len(data) && (data[end] == '\n' || data[end] == '\r') {
 				n, _ := w.feed(data[end : end+1])
 				end += n
 			}
-			if _, err := to.Write(data[:end]); err != nil {
-				return err
+			writing.Store(true)
+			_, err := to.Write(data[:end])
+			writing.Store(false)
+			if err != nil {
+				return
 			}
 			data = data[end:]
 		}
 		if err != nil {
-			return nil // there is nothing left to pass on
+			return // there is nothing left to pass on
 		}
 		if n == passStep && n == len(buf) {
 			buf = make([]byte, largeStep)
@@ -322,33 +350,58 @@ func pass(from io.Reader, to io.Writer, see func(session string, messages []wire
 	}
 }
 
-// fromClient opens a window for each call, before the server can know of it. Ids of
-// requests are those of a session; on stdio there is one, without a name.
-func (r *runner) fromClient(session string, messages []wireMessage) {
+// fromClient opens a window for each call, before the server can know of it, and returns
+// those calls. Ids of requests are those of a session; on stdio there is one, without a name.
+func (r *runner) fromClient(session string, messages []wireMessage) (begun []*runCall) {
 	for i := range messages {
 		m := &messages[i]
-		method := m.asksFor()
-		switch {
+		switch method := m.asksFor(); {
 		case method == "notifications/initialized":
 			r.settle()
 		case method == "notifications/cancelled" && m.requestID != nil:
-			r.cancel(session, m.requestID, "cancelled by the client")
-		case callMethods[method] != nil && m.id != nil:
+			r.mu.Lock()
+			call := find(r.calls, session, m.requestID, true)
+			r.mu.Unlock()
+			if call != nil {
+				r.cancel(call, "cancelled by the client", false)
+			}
+		case isCall(*m):
 			r.settle() // at the latest
-			r.begin(session, m, method)
+			if call := r.begin(session, m, method); call != nil {
+				begun = append(begun, call)
+			}
 		}
 	}
+	return begun
 }
 
 // fromServer closes the window of each call that is answered, before the client can know.
 func (r *runner) fromServer(session string, messages []wireMessage) {
+	r.answered(session, nil, messages)
+}
+
+// answered is fromServer for answers that are most likely to some calls.
+func (r *runner) answered(session string, likely []*runCall, messages []wireMessage) {
 	for i := range messages {
-		if m := &messages[i]; m.answered() {
-			if call := r.take(session, m.id, !m.batch); call != nil {
-				call.request.latency = 0 // if it has been cancelled, this was too soon
-				r.end(call, m.failed())
-			}
+		m := &messages[i]
+		if !m.answered() {
+			continue
 		}
+		r.mu.Lock()
+		call := find(slices.DeleteFunc(slices.Clone(likely), func(c *runCall) bool { return !slices.Contains(r.calls, c) }), session, m.id, !m.batch)
+		if call == nil {
+			call = find(r.calls, session, m.id, !m.batch)
+		}
+		r.mu.Unlock()
+		if call == nil || !r.take(call) {
+			continue
+		}
+		call.request.latency = 0 // if it has been cancelled, this was too soon
+		failed := m.failed() || call.cancelled && !call.left
+		if call.left {
+			call.request.why = "" // there has been a client all the same
+		}
+		r.end(call, failed)
 	}
 }
 
@@ -362,21 +415,52 @@ func (r *runner) settle() {
 	}
 }
 
-// cancel takes in that nobody waits for a call any more. The server may go on with it for
-// a while, so its window stays open, until it is answered all the same or another begins.
-func (r *runner) cancel(session string, id []byte, why string) {
+// cancel takes in that nobody waits for a call any more, or that its client has left. The
+// server may go on with it for a while, so its window stays open, until it is answered all
+// the same or another begins.
+func (r *runner) cancel(call *runCall, why string, left bool) {
 	r.mu.Lock()
-	call := r.find(session, id, true)
-	if call == nil || call.cancelled {
+	if call.cancelled || !slices.Contains(r.calls, call) {
 		r.mu.Unlock()
 		return
 	}
-	call.cancelled, call.request.why, call.request.latency = true, why, time.Since(call.start)
+	call.cancelled, call.left, call.request.why, call.request.latency = true, left, why, time.Since(call.start)
 	r.running--
 	r.mu.Unlock()
 	if r.serializer != nil {
 		r.serializer.ended()
 	}
+}
+
+// leave takes in that the client of a call over HTTP does not wait for its answer there.
+func (r *runner) leave(call *runCall) { r.cancel(call, "nobody waits for its answer any more", true) }
+
+// leaveSession takes in that a session has lost the stream in which its answers come.
+func (r *runner) leaveSession(session string) {
+	for _, call := range r.callsOf(session) {
+		r.leave(call)
+	}
+}
+
+// fail ends a call that will not be answered.
+func (r *runner) fail(call *runCall, why string) {
+	if r.take(call) {
+		call.request.why = cmp.Or(call.request.why, why)
+		r.end(call, true)
+	}
+}
+
+// endSession ends the calls of a session that its client has ended.
+func (r *runner) endSession(session string) {
+	for _, call := range r.callsOf(session) {
+		r.fail(call, "the session has ended")
+	}
+}
+
+func (r *runner) callsOf(session string) []*runCall {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(r.calls), func(c *runCall) bool { return c.session != session })
 }
 
 // endCancelled ends the calls that have been cancelled.
@@ -395,15 +479,24 @@ func (r *runner) endCancelled() {
 	}
 }
 
-func (r *runner) begin(session string, m *wireMessage, method string) {
+// begin returns nil if there is no server any more.
+func (r *runner) begin(session string, m *wireMessage, method string) *runCall {
 	r.endCancelled()
-	tool := ""
+	tool := `""`
 	if name := callMethods[method](m); name != nil {
 		if text, ok := jsonText(name); ok {
 			tool = string(appendLoose(nil, text))
 		}
 	}
 	r.mu.Lock()
+	if r.ended {
+		r.mu.Unlock()
+		return nil
+	}
+	var oldest *runCall
+	if len(r.calls) >= maxOpenCalls {
+		oldest = r.calls[0]
+	}
 	r.number++
 	call := &runCall{
 		id:      strconv.Quote(strconv.Itoa(r.number)),
@@ -417,15 +510,19 @@ func (r *runner) begin(session string, m *wireMessage, method string) {
 	r.calls = append(r.calls, call)
 	r.running++
 	r.mu.Unlock()
+	if oldest != nil {
+		r.fail(oldest, fmt.Sprintf("taken as ended, since %d calls are open", maxOpenCalls))
+	}
 	known := call.request
 	r.control(control{op: controlBegin, callID: call.id, tool: tool, request: &known})
+	return call
 }
 
 func (r *runner) end(call *runCall, failed bool) {
 	if call.request.latency == 0 {
 		call.request.latency = time.Since(call.start)
 	}
-	call.request.over, call.request.failed = true, failed || call.cancelled
+	call.request.over, call.request.failed = true, failed
 	r.control(control{op: controlEnd, callID: call.id, request: &call.request})
 	if call.cancelled {
 		return // it does not run since then
@@ -438,72 +535,47 @@ func (r *runner) end(call *runCall, failed bool) {
 	}
 }
 
-// busy tells whether a call is running: one whose window is open.
+// busy tells whether a call is running that somebody waits for.
 func (r *runner) busy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.running > 0
 }
 
-// take returns the call that find finds, which is over now.
-func (r *runner) take(session string, id []byte, alone bool) *runCall {
+// take takes a call, which is over now, from those that are not; false if it was over.
+func (r *runner) take(call *runCall) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	call := r.find(session, id, alone)
-	if call != nil {
-		r.calls = slices.DeleteFunc(r.calls, func(c *runCall) bool { return c == call })
-	}
-	return call
+	before := len(r.calls)
+	r.calls = slices.DeleteFunc(r.calls, func(c *runCall) bool { return c == call })
+	return len(r.calls) < before
 }
 
-// find returns the oldest call of a request with that id; nil if there is none. Clients
-// look for an answer's id as it is, and then for the number that it stands for. An answer
-// that comes in a list is one only to a request that came in one.
-func (r *runner) find(session string, id []byte, alone bool) *runCall {
+// find returns the oldest of calls that is of a request with that id; nil if there is none.
+// Clients look for an answer's id as it is, and then for the number that it stands for. An
+// answer that comes in a list is one only to a request that came in one.
+func find(calls []*runCall, session string, id []byte, alone bool) *runCall {
 	key, number := requestKey(id), idNumber(id)
 	for _, same := range []func(*runCall) bool{
 		func(c *runCall) bool { return c.key == key },
 		func(c *runCall) bool { return c.number == number },
 	} {
-		i := slices.IndexFunc(r.calls, func(c *runCall) bool { return c.session == session && (alone || c.batch) && same(c) })
+		i := slices.IndexFunc(calls, func(c *runCall) bool { return c.session == session && (alone || c.batch) && same(c) })
 		if i >= 0 {
-			return r.calls[i]
+			return calls[i]
 		}
 	}
 	return nil
 }
 
-// leave takes in that whoever sent messages over HTTP does not wait for answers any more.
-func (r *runner) leave(session string, messages []wireMessage) {
-	for _, m := range messages {
-		if isCall(m) {
-			r.cancel(session, m.id, "the client has gone")
-		}
-	}
-}
-
-// fail ends the calls among messages, which came over HTTP and will not be answered.
-func (r *runner) fail(session string, messages []wireMessage, why string) {
-	for _, m := range messages {
-		if !isCall(m) {
-			continue
-		}
-		if call := r.take(session, m.id, true); call != nil {
-			call.request.why = why
-			r.end(call, true)
-		}
-	}
-}
-
 // endCalls ends whatever has not been answered.
 func (r *runner) endCalls(why string) {
 	r.mu.Lock()
-	left := r.calls
-	r.calls = nil
+	left := slices.Clone(r.calls)
+	r.ended = true
 	r.mu.Unlock()
 	for _, call := range left {
-		call.request.why = why
-		r.end(call, true)
+		r.fail(call, why)
 	}
 }
 

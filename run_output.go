@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"slices"
+	"strconv"
 	"text/tabwriter"
 	"time"
 )
@@ -30,7 +31,7 @@ type outputProcess struct {
 
 // startOutput starts it, with the arguments of run.
 func startOutput(args []string, stderr io.Writer) (*outputProcess, error) {
-	self, err := os.Executable()
+	self, err := ownProgram()
 	if err != nil {
 		return nil, fmt.Errorf("start the output: %w", err)
 	}
@@ -73,7 +74,7 @@ func (o *outputProcess) close() error {
 	o.in.Close()
 	defer o.alive.Close()
 	var exit *exec.ExitError
-	if err := o.cmd.Wait(); errors.As(err, &exit) {
+	if err := o.cmd.Wait(); errors.As(err, &exit) && exit.Exited() {
 		return exitStatus(exit.ExitCode())
 	} else if err != nil {
 		return fmt.Errorf("wait for the output: %w", err)
@@ -83,7 +84,6 @@ func (o *outputProcess) close() error {
 
 // runOutputCommand is the hidden command run-output.
 func runOutputCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error {
-	signal.Ignore(append(slices.Clone(endSignals), brokenPipe...)...) // they are for run
 	o, err := parseRun(args, stdout)
 	if err != nil {
 		return err
@@ -103,10 +103,16 @@ func runOutputCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if err := dropCapabilities(); err != nil {
 		return err
 	}
+	parent := os.Getppid()
+	signal.Ignore(append(slices.Clone(endSignals), brokenPipe...)...) // they are for run
 	if _, err := stdout.Write([]byte{1}); err != nil {
 		return err
 	}
 	err = out.takeAll(stdin)
+	signal.Reset(endSignals...) // nobody else is there to be ended
+	if os.Getppid() != parent && out.group > 1 {
+		killGroup(out.group) // run was killed: what the server has started is left
+	}
 	if err = errors.Join(err, out.close(stderr)); err != nil {
 		return err
 	}
@@ -146,6 +152,7 @@ type runOutput struct {
 	learned    *bufio.Writer // for the policy; likewise
 	page       *bufio.Writer // for the report; likewise
 	recording  *recording    // likewise
+	group      int           // of the server's processes, if it is known
 	line       []byte        // that is not whole yet
 	n          int           // of the last line
 	err        error         // of the first write that failed
@@ -214,17 +221,15 @@ func newRunOutput(p policy, files runFiles, user *serverUser) (*runOutput, error
 	return o, nil
 }
 
-// createFor is os.Create, but a file that is new belongs to user.
+// createFor opens a file to be written, which belongs to user if it is new.
 func createFor(user *serverUser, name string) (*os.File, error) {
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if errors.Is(err, fs.ErrExist) {
-		return os.Create(name)
+		return os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o666)
 	} else if err != nil {
 		return nil, err
 	}
-	if err := user.own(f); err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
+	user.own(f) // a file system without owners has files of its own
 	return f, nil
 }
 
@@ -261,9 +266,6 @@ func (o *runOutput) Write(p []byte) (int, error) {
 }
 
 func (o *runOutput) take(p []byte) {
-	if o.events != nil {
-		o.events.Write(p) // an error comes again when it is flushed
-	}
 	for rest := p; ; {
 		end := bytes.IndexByte(rest, '\n')
 		if end < 0 {
@@ -275,7 +277,13 @@ func (o *runOutput) take(p []byte) {
 			o.line = append(o.line, line...)
 			line = o.line
 		}
-		o.n++
+		if o.n++; o.n == 1 {
+			o.begin()
+		}
+		if o.events != nil {
+			o.events.Write(line) // an error comes again when it is flushed
+			o.events.WriteByte('\n')
+		}
 		if err := o.evaluation.line(o.n, line); err != nil && o.err == nil {
 			o.err = err
 		}
@@ -284,6 +292,13 @@ func (o *runOutput) take(p []byte) {
 			o.recording.see(line, &o.evaluation.event)
 		}
 		o.line, rest = o.line[:0], rest[end+1:]
+	}
+}
+
+// begin makes room for what comes: before there is anything, files stay as they were.
+func (o *runOutput) begin() {
+	for _, f := range o.files {
+		f.Truncate(0) // what cannot be, as a pipe, has nothing to lose
 	}
 }
 
@@ -306,6 +321,9 @@ func (o *runOutput) count(ev *policyEvent) {
 	}
 	switch string(ev.typ) {
 	case `"status"`:
+		if string(ev.message) == `"scope"` {
+			o.group, _ = strconv.Atoi(string(ev.pgid))
+		}
 		if id == "" {
 			return
 		}
@@ -340,7 +358,10 @@ func (o *runOutput) finish() error { return nil }
 
 // close writes what comes last, and the table to stderr.
 func (o *runOutput) close(stderr io.Writer) error {
-	err := errors.Join(o.err, o.evaluation.out.finish(), o.evaluation.complaint())
+	if o.n == 0 {
+		return nil // there has not even been a beginning
+	}
+	err := errors.Join(o.evaluation.out.finish(), o.evaluation.complaint())
 	if o.learned != nil {
 		err = errors.Join(err, o.evaluation.learned.encode(o.learned))
 	}
@@ -351,11 +372,12 @@ func (o *runOutput) close(stderr io.Writer) error {
 		o.recording.finish()
 	}
 	for i, w := range o.writers {
-		err = errors.Join(err, w.Flush(), o.files[i].Close())
+		if flushErr := w.Flush(); o.err == nil {
+			o.err = flushErr // which stays the same once there is one
+		}
+		err = errors.Join(err, o.files[i].Close())
 	}
-	if o.n == 0 {
-		return err // there has not even been a beginning
-	}
+	err = errors.Join(o.err, err)
 	table := tabwriter.NewWriter(stderr, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "mcpfz-probe:\tcalls\tfailed\tmean\tevents\tfindings")
 	for _, tool := range o.order {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -17,6 +18,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,7 +99,7 @@ func TestRunStatus(t *testing.T) {
 		{[]string{"sh", "-c", "echo oops >&2; exit 7"}, 7, "oops\n"},
 		{[]string{"sh", "-c", "kill -9 $$"}, 128 + 9, ""},
 		{[]string{"/nonexistent/server"}, 127, "run /nonexistent/server"},
-		{[]string{"/etc/passwd"}, 127, "permission denied"},
+		{[]string{"/etc/passwd"}, 126, "permission denied"},
 		{nil, exitUsage, "want a command"},
 	} {
 		_, errs, _, code := "", "", []outLine(nil), 0
@@ -136,11 +138,15 @@ func newRunTest(t *testing.T) *runTest {
 	return rt
 }
 
-func (rt *runTest) feed(lines string, see func(string, []wireMessage)) {
-	rt.t.Helper()
-	if err := pass(strings.NewReader(lines), io.Discard, see); err != nil {
-		rt.t.Fatal(err)
-	}
+// client and server say something.
+func (rt *runTest) client(lines string) {
+	var writing atomic.Bool
+	pass(strings.NewReader(lines), io.Discard, &writing, func(m []wireMessage) { rt.r.fromClient("", m) })
+}
+
+func (rt *runTest) server(lines string) {
+	var writing atomic.Bool
+	pass(strings.NewReader(lines), io.Discard, &writing, func(m []wireMessage) { rt.r.fromServer("", m) })
 }
 
 // statuses ends the session and returns its begins and ends in short.
@@ -242,16 +248,16 @@ func TestRunCalls(t *testing.T) {
 		{"no JSON", `> {"id":1,` + read + `
 < {"jsonrpc":"2.0","id":1,"result":{}`, ""},
 		{"a strange name", `> {"id":null,"method":"tools/call","params":{"name":["x"]}}
-> {"id":2,"method":"tools/call","params":{"name":"a\ud800\u0000\"b"}}`, "initialized\n+1 <nil> tools/call null\n+2 a\uFFFD\x00\"b tools/call 2"},
+> {"id":2,"method":"tools/call","params":{"name":"a\ud800\u0000\"b"}}`, "initialized\n+1  tools/call null\n+2 a\uFFFD\x00\"b tools/call 2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rt := newRunTest(t)
 			for line := range strings.Lines(tt.script + "\n") {
-				see := rt.r.fromClient
 				if line[0] == '<' {
-					see = rt.r.fromServer
+					rt.server(line[2:])
+				} else {
+					rt.client(line[2:])
 				}
-				rt.feed(line[2:], see)
 			}
 			if got := rt.statuses(); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
@@ -327,7 +333,7 @@ func TestRunSerialize(t *testing.T) {
 		t.Fatalf("the server gets %q while a call is running", line)
 	case <-time.After(100 * time.Millisecond):
 	}
-	rt.feed(`{"jsonrpc":"2.0","id":1,"result":{}}`+"\n", rt.r.fromServer)
+	rt.server(`{"jsonrpc":"2.0","id":1,"result":{}}` + "\n")
 	expect(call(2))
 	send(`{"method":"notifications/cancelled","params":{"requestId":2}}`)
 	got = take(2)
@@ -340,14 +346,14 @@ func TestRunSerialize(t *testing.T) {
 	send(cancel)
 	send(ping)
 	expect(ping)
-	rt.feed(`{"jsonrpc":"2.0","id":4,"result":{}}`+"\n", rt.r.fromServer)
+	rt.server(`{"jsonrpc":"2.0","id":4,"result":{}}` + "\n")
 	expect(batch)
 	expect(cancel)
-	rt.feed(`[{"jsonrpc":"2.0","id":5,"result":{}}]`+"\n", rt.r.fromServer)
+	rt.server(`[{"jsonrpc":"2.0","id":5,"result":{}}]` + "\n")
 	send(call(7))
 	expect(call(7))
 	client.Write([]byte("no newline"))
-	rt.feed(`{"jsonrpc":"2.0","id":7,"result":{}}`+"\n", rt.r.fromServer)
+	rt.server(`{"jsonrpc":"2.0","id":7,"result":{}}` + "\n")
 	client.Close()
 	if got := take(1); !got["no newline"] {
 		t.Errorf("the server gets %v", got)
@@ -381,6 +387,119 @@ func TestRunServerDies(t *testing.T) {
 	}
 	if fmt.Sprint(ends) != "[1 x true the server has ended 2 y true the server has ended]" {
 		t.Errorf("ends %q", ends)
+	}
+}
+
+// TestRunServerDiesEarly checks that a server which dies before it begins is an error.
+func TestRunServerDiesEarly(t *testing.T) {
+	s, err := startServer([]string{"cat"}, nil, nil, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Kill(s.pid(), unix.SIGKILL)
+	b, err := newFakeBackend(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &runner{session: newSession(b, io.Discard, 0), server: s, over: make(chan struct{})}
+	done := make(chan error, 1)
+	go func() {
+		done <- r.run(func() error {
+			r.serveStdio(strings.NewReader(""), io.Discard)
+			return nil
+		})
+	}()
+	select {
+	case err := <-done:
+		if status := s.status(); err == nil && status != 128+9 {
+			t.Errorf("no error, and status %d", status)
+		}
+	case <-time.After(patience):
+		t.Fatal("run goes on without a server")
+	}
+}
+
+// TestRunFiles checks what becomes of files when run fails, and when its output does.
+func TestRunFiles(t *testing.T) {
+	dir := t.TempDir()
+	old := filepath.Join(dir, "old")
+	if err := os.WriteFile(old, []byte("what was there\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var errs sharedBuffer
+	if code := run([]string{"run", "--backend", "nope", "--report", old, "--", "true"}, strings.NewReader(""), io.Discard, &errs); code != exitUsage {
+		t.Errorf("exit code %d; %s", code, errs.String())
+	}
+	if text, err := os.ReadFile(old); err != nil || string(text) != "what was there\n" {
+		t.Errorf("a run that fails leaves %q, %v", text, err)
+	}
+	out, stderr, _, code := runSession(t, "x\n", "--backend", "fake", "--findings", "/dev/full", "--sarif", "/dev/full", "--", "cat")
+	if out != "x\n" || code != 1 || strings.Count(stderr, "no space left") != 1 {
+		t.Errorf("with a disk that is full: %q, exit code %d; %s", out, code, stderr)
+	}
+	if out, stderr, _, code = runSession(t, "x\n", "--backend", "fake", "--report", old, "--", "cat"); out != "x\n" || code != 0 {
+		t.Errorf("%q, exit code %d; %s", out, code, stderr)
+	}
+	if text, err := os.ReadFile(old); err != nil || !strings.HasPrefix(string(text), "<!DOCTYPE html>") {
+		t.Errorf("the report is %.100q, %v", text, err)
+	}
+}
+
+// TestRunClosedInput checks that the client sees that the server reads no more.
+func TestRunClosedInput(t *testing.T) {
+	for _, flag := range []string{"--backend=fake", "--serialize"} {
+		cmd := partCommand("probe", "run", "--backend", "fake", flag, "--", "sh", "-c", "exec <&-; echo closed; exec sleep 100")
+		cmd.Stderr = io.Discard
+		in, out := startPiped(t, cmd)
+		timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+		if _, err := io.ReadFull(out, make([]byte, len("closed\n"))); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		for range 1000 {
+			if _, err = io.WriteString(in, strings.Repeat("x", 1000)+"\n"); err != nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if !errors.Is(err, unix.EPIPE) {
+			t.Errorf("%s: writing to a server that has closed its input: %v", flag, err)
+		}
+		timer.Stop()
+		cmd.Process.Signal(unix.SIGTERM)
+		cmd.Wait()
+	}
+}
+
+// TestRunLateClient checks that a client which takes its time gets all that a server has
+// said that has ended.
+func TestRunLateClient(t *testing.T) {
+	cmd := partCommand("probe", "run", "--backend", "fake", "--", "sh", "-c", "head -c 1000000 /dev/zero")
+	cmd.Stderr = io.Discard
+	in, out := startPiped(t, cmd)
+	defer in.Close()
+	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	time.Sleep(drainTimeout + drainTimeout/2)
+	n, err := io.Copy(io.Discard, out)
+	if n != 1_000_000 || err != nil {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	cmd.Wait()
+}
+
+// TestRunManyCalls checks that each of many open calls has one end.
+func TestRunManyCalls(t *testing.T) {
+	rt := newRunTest(t)
+	for i := range maxOpenCalls + 20 {
+		rt.client(fmt.Sprintf(`{"id":%d,"method":"tools/call","params":{"name":"t"}}`+"\n", i))
+	}
+	for i := range maxOpenCalls + 20 {
+		rt.server(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`+"\n", i))
+	}
+	got := rt.statuses()
+	if strings.Count(got, "\n+") != maxOpenCalls+20 || strings.Count(got, "\n-") != maxOpenCalls+20 || strings.Count(got, "taken as ended") != 20 {
+		t.Errorf("got\n%s", got)
 	}
 }
 

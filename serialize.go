@@ -24,6 +24,7 @@ type serializer struct {
 	held    []heldLine // oldest first
 	size    int        // of them, in bytes
 	closed  bool       // no more comes
+	gone    bool       // the server takes nothing any more
 	tickets int        // that have been given out; HTTP has no lines
 	waiting []int      // for their turn, the first one first
 }
@@ -53,8 +54,8 @@ func (s *serializer) pass(from io.Reader) {
 	var w wireScanner
 	var line []byte
 	var messages []wireMessage // on it
-	buf := make([]byte, 64<<10)
-	for {
+	buf := make([]byte, largeStep)
+	for !s.over() {
 		n, err := from.Read(buf)
 		for part := range bytes.Lines(buf[:n]) {
 			messages = feedAll(&w, messages, part)
@@ -85,7 +86,7 @@ func (s *serializer) line(text []byte, messages []wireMessage) {
 	line := heldLine{text, messages}
 	if line.calls() {
 		s.mu.Lock()
-		for len(s.held) > 0 && s.size+len(text) > maxHeldCalls {
+		for len(s.held) > 0 && s.size+len(text) > maxHeldCalls && !s.gone {
 			s.changed.Wait()
 		}
 		s.held = append(s.held, line)
@@ -131,7 +132,7 @@ func (s *serializer) cancels(line heldLine) bool {
 func (s *serializer) release() {
 	for {
 		s.mu.Lock()
-		for len(s.held) == 0 && !s.closed || len(s.held) > 0 && s.held[0].calls() && s.r.busy() {
+		for !s.gone && (len(s.held) == 0 && !s.closed || len(s.held) > 0 && s.held[0].calls() && s.r.busy()) {
 			s.changed.Wait()
 		}
 		s.mu.Unlock()
@@ -146,9 +147,9 @@ func (s *serializer) releaseNext() bool {
 	s.passing.Lock()
 	defer s.passing.Unlock()
 	s.mu.Lock()
-	if len(s.held) == 0 {
+	if len(s.held) == 0 || s.gone {
 		defer s.mu.Unlock()
-		return !s.closed // the line may have been cancelled by now
+		return !s.closed && !s.gone // the line may have been cancelled by now
 	}
 	next := s.held[0]
 	s.held, s.size = s.held[1:], s.size-len(next.text)
@@ -160,8 +161,21 @@ func (s *serializer) releaseNext() bool {
 // forward passes a line on. It returns false if nobody takes it.
 func (s *serializer) forward(line heldLine) bool {
 	s.r.fromClient("", line.messages)
-	_, err := s.to.Write(line.text)
-	return err == nil
+	if _, err := s.to.Write(line.text); err != nil {
+		s.mu.Lock()
+		s.gone = true
+		s.mu.Unlock()
+		s.changed.Broadcast()
+		return false
+	}
+	return true
+}
+
+// over tells whether the server takes nothing any more.
+func (s *serializer) over() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone
 }
 
 // turn waits until nothing runs and it is the caller's turn, and calls begin then; if ctx
@@ -169,19 +183,22 @@ func (s *serializer) forward(line heldLine) bool {
 func (s *serializer) turn(ctx context.Context, begin func()) error {
 	defer context.AfterFunc(ctx, s.ended)()
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.tickets++
 	me := s.tickets
 	s.waiting = append(s.waiting, me)
 	for ctx.Err() == nil && (s.waiting[0] != me || s.r.busy()) {
 		s.changed.Wait()
 	}
-	if ctx.Err() == nil {
-		begin() // before the next one looks whether anything runs
+	s.mu.Unlock()
+	err := ctx.Err()
+	if err == nil {
+		begin() // nobody else is first meanwhile
 	}
+	s.mu.Lock()
 	s.waiting = slices.DeleteFunc(s.waiting, func(other int) bool { return other == me })
+	s.mu.Unlock()
 	s.changed.Broadcast()
-	return ctx.Err()
+	return err
 }
 
 // ended is called when a call is over.

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync/atomic"
 )
 
 // A server is the MCP server that run has started. Here there are neither process groups
@@ -17,6 +18,7 @@ type server struct {
 	out *os.File // its standard output
 
 	theirs []*os.File // the other ends
+	over   atomic.Bool
 }
 
 // serverUser would be whom the server runs as.
@@ -71,7 +73,10 @@ func (s *server) end() {
 // kill forgets a server that waits.
 func (s *server) kill() {}
 
-func (s *server) wait() { s.cmd.Wait() } // status has what it ended with
+func (s *server) wait() {
+	s.cmd.Wait() // status has what it ended with
+	s.over.Store(true)
+}
 
 // status is what the server has ended with.
 func (s *server) status() int {

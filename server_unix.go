@@ -53,7 +53,7 @@ func invokingUser(asRoot bool) (*serverUser, error) {
 	}
 	gid, err := strconv.ParseUint(os.Getenv("SUDO_GID"), 10, 32)
 	if err != nil {
-		return fail(err)
+		return fail(fmt.Errorf("SUDO_GID: %w", err))
 	}
 	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	u, err := user.LookupId(id)
@@ -91,15 +91,12 @@ func (u *serverUser) ownAll(dir string) error {
 }
 
 // startServer starts a server that waits to be released, with env beside this process's
-// environment. It ends with the thread that it
-// is started by, if nothing else ends it; see dieWithParent.
+// environment. It ends with the thread that it is started by, if nothing else ends it; see
+// dieWithParent.
 func startServer(command, env []string, as *serverUser, stderr io.Writer) (*server, error) {
-	self := "/proc/self/exe" // which another user may execute wherever it lies
-	if runtime.GOOS != "linux" {
-		var err error
-		if self, err = os.Executable(); err != nil {
-			return nil, fmt.Errorf("start the server: %w", err)
-		}
+	self, err := ownProgram()
+	if err != nil {
+		return nil, fmt.Errorf("start the server: %w", err)
 	}
 	s := &server{cmd: exec.Command(self, append([]string{"run-server", "--"}, command...)...)}
 	s.cmd.Stderr = stderr
@@ -186,6 +183,9 @@ func (s *server) wait() {
 
 // status is what the server has ended with, as a shell has it.
 func (s *server) status() int {
+	if s.cmd.ProcessState == nil {
+		return 0 // nobody could wait for it, which is an error of its own
+	}
 	status, ok := s.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ok && status.Signaled() {
 		return 128 + int(status.Signal())
@@ -199,7 +199,7 @@ func runServer(args []string, _ io.Reader, _, _ io.Writer) error {
 	gate := os.NewFile(3, "gate")
 	gate.Write([]byte{1})
 	if n, _ := gate.Read(make([]byte, 1)); n == 0 {
-		return errors.New("run-server: this is for mcpfz-probe run, which has gone")
+		return exitStatus(1) // run has gone, or has said what is wrong
 	}
 	gate.Close()
 	dieWithParent()
@@ -209,7 +209,11 @@ func runServer(args []string, _ io.Reader, _, _ io.Writer) error {
 	command := args[1:]
 	path, err := exec.LookPath(command[0])
 	if err != nil && !errors.Is(err, exec.ErrDot) {
-		return commandError{fmt.Errorf("run %s: %w", strings.Join(command, " "), err), 127}
+		status := 126
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+			status = 127
+		}
+		return commandError{fmt.Errorf("run %s: %w", strings.Join(command, " "), err), status}
 	}
 	err = syscall.Exec(path, command, os.Environ())
 	return commandError{fmt.Errorf("run %s: %w", strings.Join(command, " "), err), 126}
