@@ -136,7 +136,7 @@ func runCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) error 
 			return err
 		}
 	}
-	r := &runner{session: newSession(b, out.in, 0), server: server, over: make(chan struct{})}
+	r := &runner{session: newSession(b, out, 0), server: server, over: make(chan struct{})}
 	if o.serialize {
 		r.serializer = newSerializer(r, server.in)
 	}

@@ -25,8 +25,10 @@ import (
 type outputProcess struct {
 	cmd   *exec.Cmd
 	in    *os.File // event lines
-	alive *os.File // it writes a byte when it takes them
+	alive *os.File // the process writes a byte when it takes them
 	over  bool
+
+	timeout time.Duration // that a call waits if it does not
 }
 
 // startOutput starts it, with the arguments of run.
@@ -47,7 +49,7 @@ func startOutput(args []string, stderr io.Writer) (*outputProcess, error) {
 		return nil, fmt.Errorf("start the output: %w", err)
 	}
 	defer tell.Close()
-	o := &outputProcess{cmd: exec.Command(self, append([]string{"run-output"}, args...)...), in: in, alive: alive}
+	o := &outputProcess{cmd: exec.Command(self, append([]string{"run-output"}, args...)...), in: in, alive: alive, timeout: outputTimeout}
 	o.cmd.Stdin, o.cmd.Stdout, o.cmd.Stderr = theirs, tell, stderr
 	ownSession(o.cmd)
 	if err := o.cmd.Start(); err != nil {
@@ -63,6 +65,21 @@ func (o *outputProcess) ready() error {
 		return cmp.Or(o.close(), errors.New("start the output: it has ended"))
 	}
 	return nil
+}
+
+// outputTimeout is how long a call waits for an output that takes nothing.
+const outputTimeout = 10 * time.Second
+
+// Write writes lines. What takes none, as a file that is a pipe which nobody reads, must not
+// keep a server and its client from each other: it is given up.
+func (o *outputProcess) Write(lines []byte) (int, error) {
+	o.in.SetWriteDeadline(time.Now().Add(o.timeout))
+	n, err := o.in.Write(lines)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		o.cmd.Process.Kill()
+		err = fmt.Errorf("nothing has been taken for %v: the rest of this session is not recorded", o.timeout)
+	}
+	return n, err
 }
 
 // close ends the lines and waits until all is written. If that fails, it has been said.

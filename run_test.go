@@ -445,6 +445,25 @@ func TestRunFiles(t *testing.T) {
 	}
 }
 
+// TestRunOutputHangs checks that what takes no lines is given up.
+func TestRunOutputHangs(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	o := &outputProcess{cmd: exec.Command("sleep", "100"), in: w, alive: r, timeout: 50 * time.Millisecond}
+	if err := o.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.Write(make([]byte, 1<<20)); err == nil || !strings.Contains(err.Error(), "nothing has been taken for 50ms") {
+		t.Errorf("error %v", err)
+	}
+	if err := o.close(); err == nil || !strings.Contains(err.Error(), "killed") {
+		t.Errorf("it has ended with %v", err)
+	}
+}
+
 // TestRunClosedInput checks that the client sees that the server reads no more.
 func TestRunClosedInput(t *testing.T) {
 	for _, flag := range []string{"--backend=fake", "--serialize"} {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -348,7 +349,7 @@ func (s *session) stream() error {
 			}
 		}
 		if err != nil || r.mark != nil && r.mark.stop {
-			return errors.Join(err, s.flush())
+			return cmp.Or(err, s.flush()) // what could not be written cannot be now
 		}
 	}
 }
