@@ -443,6 +443,44 @@ func TestRunHTTPSerializeGoesOn(t *testing.T) {
 	}
 }
 
+// TestRunHTTPEarlyAnswer checks that a call ends that begins when it has been refused.
+func TestRunHTTPEarlyAnswer(t *testing.T) {
+	rt := newRunTest(t)
+	x := &exchange{r: rt.r}
+	x.fail("401 Unauthorized")
+	x.begin([]wireMessage{{id: []byte("1"), method: []byte(`"tools/call"`)}})
+	if got := rt.statuses(); got != "initialized\n+1  tools/call 1\n-1 failed: 401 Unauthorized" {
+		t.Errorf("got\n%s", got)
+	}
+}
+
+// TestRunHTTPPassesOn checks that the server gets what the client has sent.
+func TestRunHTTPPassesOn(t *testing.T) {
+	rt := newRunTest(t)
+	upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		fmt.Fprint(w, req.Host, " ", req.URL.RawQuery, " ", req.Header["X-Forwarded-For"], " ", req.Header["Forwarded"])
+	}))
+	defer upstream.Close()
+	proxy := httptest.NewServer(rt.r.reverseProxy(strings.TrimPrefix(upstream.URL, "http://")))
+	defer proxy.Close()
+	req, err := http.NewRequest("GET", proxy.URL+"/a?x=1;y=2&z=%zz&q", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Host = "server.test"
+	req.Header.Set("X-Forwarded-For", "192.0.2.1")
+	req.Header.Set("Forwarded", "for=192.0.2.1")
+	answer, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	got, err := io.ReadAll(answer.Body)
+	if want := "server.test x=1;y=2&z=%zz&q [192.0.2.1] [for=192.0.2.1]"; err != nil || string(got) != want {
+		t.Errorf("the server gets %q, want %q; %v", got, want, err)
+	}
+}
+
 // TestRunHTTPSessions checks that equal ids of two sessions are two calls.
 func TestRunHTTPSessions(t *testing.T) {
 	rt := newRunTest(t)

@@ -49,6 +49,7 @@ func TestRecording(t *testing.T) {
 		{"trigger":"begin","event":{"type":"c","argv":["x","\"\\"],"n":1.50}},
 		{"trigger":"begin","tool":"get_time","nth":2,"event":{"type":"d","origin":3}},
 		{"trigger":"begin","tool":"get_time","nth":3,"origin":{"tool":"read_secret","nth":1},"event":{"type":"e"}},
+		{"trigger":"begin","tool":"get_time","nth":3,"origin":{"tool":"read_secret","nth":1},"event":{"type":"late","bucket":"ambient"}},
 		{"trigger":"end","tool":"read_secret","event":{"type":"f"}},
 		{"trigger":"after","tool":"read_secret","origin":{"tool":"read_secret","nth":1},"event":{"type":"g"}},
 		{"trigger":"after","tool":"get_time","nth":1,"event":{"type":"h"}},
@@ -68,6 +69,7 @@ func TestRecording(t *testing.T) {
 		"bucket:call call_id:3 origin:3 type:d",
 		"argv:[x \"\\] bucket:call call_id:4 n:1.5 type:c",
 		"bucket:call call_id:4 origin_call_id:2 type:e",
+		"bucket:ambient origin_call_id:2 type:late",
 	}, "]\nmap[")
 	if want = "map[" + want + "]"; first != want {
 		t.Errorf("the session is\n%s\nwant\n%s", first, want)

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,6 +87,27 @@ func TestRunBytes(t *testing.T) {
 	out, errs, _, code := runSession(t, string(input), "--backend", "fake", "--", "cat")
 	if code != 0 || out != string(input) {
 		t.Errorf("exit code %d, %d bytes of %d, the same: %v; %s", code, len(out), len(input), out == string(input), errs)
+	}
+}
+
+// writeLog keeps what is written, write by write.
+type writeLog []string
+
+func (w *writeLog) Write(p []byte) (int, error) {
+	*w = append(*w, string(p))
+	return len(p), nil
+}
+
+// TestRunWrites checks that a message goes on with its newline, and is seen before its end
+// goes on.
+func TestRunWrites(t *testing.T) {
+	var got writeLog
+	var writing atomic.Bool
+	const message = `{"jsonrpc":"2.0","id":1,"method":"tools/call"}`
+	seen := -1
+	pass(strings.NewReader(message+"\r\n"+message+"\n\n"+message), &got, &writing, func([]wireMessage) { seen = len(got) })
+	if want := (writeLog{message + "\r\n", message + "\n\n", message}); !slices.Equal(got, want) || seen != 2 {
+		t.Errorf("written %q, want %q; the last one seen after %d", got, want, seen)
 	}
 }
 
@@ -437,6 +459,12 @@ func TestRunFiles(t *testing.T) {
 	if out != "x\n" || code != 1 || strings.Count(stderr, "no space left") != 1 {
 		t.Errorf("with a disk that is full: %q, exit code %d; %s", out, code, stderr)
 	}
+	if out, stderr, _, code = runSession(t, "x\n", "--backend", "fake", "--findings", old, "--", "cat"); code != 0 {
+		t.Errorf("%q, exit code %d; %s", out, code, stderr)
+	}
+	if text, err := os.ReadFile(old); err != nil || len(text) > 0 {
+		t.Errorf("of what was there is left %q, %v", text, err)
+	}
 	if out, stderr, _, code = runSession(t, "x\n", "--backend", "fake", "--report", old, "--", "cat"); out != "x\n" || code != 0 {
 		t.Errorf("%q, exit code %d; %s", out, code, stderr)
 	}
@@ -546,8 +574,9 @@ func TestRunSignal(t *testing.T) {
 func TestRunKilled(t *testing.T) {
 	dir := t.TempDir()
 	file, page := filepath.Join(dir, "events"), filepath.Join(dir, "page.html")
-	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--report", page, "--", "sh", "-c", "echo $$; read x; echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}'; exec sleep 100")
+	cmd := partCommand("probe", "run", "--backend", "fake", "--events", file, "--report", page, "--", "sh", "-c", "sleep 99 & echo $$ $!; read x; echo '{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}'; exec sleep 100")
 	cmd.Stderr = io.Discard
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	in, stdout := startPiped(t, cmd)
 	defer in.Close()
 	out := bufio.NewReader(stdout)
@@ -559,7 +588,7 @@ func TestRunKilled(t *testing.T) {
 	if _, err := out.ReadString('\n'); err != nil {
 		t.Fatal(err)
 	}
-	cmd.Process.Kill()
+	unix.Kill(-cmd.Process.Pid, unix.SIGKILL) // as clients do that mean everything
 	cmd.Wait()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		text, err := os.ReadFile(page)
@@ -583,16 +612,25 @@ func TestRunKilled(t *testing.T) {
 	if messages != "ready scope initialized begin end " {
 		t.Errorf("the file has %q", messages)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(line))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for end := time.Now().Add(patience); unix.Kill(pid, 0) == nil; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			unix.Kill(pid, unix.SIGKILL)
-			t.Fatal("the server goes on")
+	for _, field := range strings.Fields(line) {
+		pid, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(patience); unix.Kill(pid, 0) == nil && !isZombie(pid); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				unix.Kill(pid, unix.SIGKILL)
+				t.Fatalf("process %d of %s goes on", pid, line)
+			}
 		}
 	}
+}
+
+// isZombie tells whether a process has ended and nobody has waited for it yet.
+func isZombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return err == nil && strings.HasPrefix(rest, "Z")
 }
 
 // TestRunInvokingUser checks whom the server runs as under sudo.
