@@ -155,10 +155,21 @@ def wait_listening(port):
         time.sleep(0.05)
 
 
-def over_http(probe, modules, kind, client, path):
-    """Drives the server by itself, and then through the proxy."""
+def everything(modules, kind):
     calls = [("echo", {"message": "x" * 100_000}, None, None), ("get-sum", {"a": 1, "b": 2}, None, None)]
-    server = ["node", str(modules / "@modelcontextprotocol/server-everything/dist/index.js"), kind]
+    return ["node", str(modules / "@modelcontextprotocol/server-everything/dist/index.js"), kind], calls
+
+
+def notes(folder):
+    calls = [
+        ("write_note", {"name": "n", "text": "x"}, "file_open", folder / "n"),
+        ("read_note", {"name": "n"}, "file_open", folder / "n"),
+    ]
+    return [sys.executable, str(Path(__file__).with_name("notes_server.py")), str(folder)], calls
+
+
+def over_http(probe, kind, server, calls, client, path):
+    """Drives the server by itself, and then through the proxy."""
     upstream, listen = free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
         events = Path(folder) / "events"
@@ -178,8 +189,8 @@ def over_http(probe, modules, kind, client, path):
             process.send_signal(signal.SIGTERM)
             process.wait(timeout=TIMEOUT)
         if told[0] != told[1]:
-            sys.exit(f"over {kind}, by itself: {told[1]}\nbehind run: {told[0]}"[:4000])
-        print(f"everything over {kind}: the same")
+            sys.exit(f"{kind}, by itself: {told[1]}\nbehind run: {told[0]}"[:4000])
+        print(f"{kind}: the same")
         return check_events(kind, events, calls)
 
 
@@ -210,8 +221,14 @@ def main():
                     print(f"by itself: {str(a)[:2000]}\nbehind run: {str(b)[:2000]}")
             sys.exit(f"{name} behaves otherwise behind run")
         print(f"{name}: the same to the byte, {len(answers[0][1])} bytes")
-    total += over_http(probe, modules, "streamableHttp", streamable_http_client, "/mcp")
-    total += over_http(probe, modules, "sse", sse_client, "/sse")
+    total += over_http(
+        probe, "everything over streamable HTTP", *everything(modules, "streamableHttp"), streamable_http_client, "/mcp"
+    )
+    total += over_http(probe, "everything over HTTP+SSE", *everything(modules, "sse"), sse_client, "/sse")
+    with tempfile.TemporaryDirectory() as folder:
+        total += over_http(
+            probe, "notes over streamable HTTP", *notes(Path(folder).resolve()), streamable_http_client, "/mcp"
+        )
     print(f"{total} calls in their windows")
 
 

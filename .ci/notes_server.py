@@ -1,5 +1,9 @@
-"""A small MCP server over stdio that keeps notes, one file each, in a folder."""
+"""A small MCP server that keeps notes, one file each, in a folder.
 
+It speaks stdio or, with PORT in its environment, streamable HTTP on that port.
+"""
+
+import os
 import sys
 from pathlib import Path
 
@@ -29,4 +33,7 @@ def list_notes() -> str:
 
 
 if __name__ == "__main__":
-    server.run("stdio")
+    if "PORT" in os.environ:
+        server.run("streamable-http", port=int(os.environ["PORT"]))
+    else:
+        server.run("stdio")
