@@ -509,10 +509,9 @@ func TestRunClosedInput(t *testing.T) {
 			}
 			time.Sleep(time.Millisecond)
 		}
-		if !errors.Is(err, unix.EPIPE) {
-			t.Errorf("%s: writing to a server that has closed its input: %v", flag, err)
+		if inTime := timer.Stop(); !inTime || !errors.Is(err, unix.EPIPE) {
+			t.Errorf("%s: writing to a server that has closed its input: %v, in time: %v", flag, err, inTime)
 		}
-		timer.Stop()
 		cmd.Process.Signal(unix.SIGTERM)
 		cmd.Wait()
 	}
