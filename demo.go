@@ -124,7 +124,7 @@ func watchDemo(ctx context.Context, backendName string, user *serverUser, out, s
 		fromClient.Close() // or the client would write for ever
 		done <- err
 	}()
-	callErr := callDemoTools(ctx, newDemoPeer("server", fromServer, toServer), w)
+	callErr := callDemoTools(ctx, newDemoPeer(fromServer, toServer), w)
 	toServer.Close()
 	end := time.AfterFunc(stopServer, server.end)
 	defer end.Stop()

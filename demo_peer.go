@@ -8,17 +8,16 @@ import (
 	"io"
 )
 
-// A demoPeer is who is talked to in lines of JSON.
+// A demoPeer is the server, which is talked to in lines of JSON.
 type demoPeer struct {
-	name string
-	out  io.WriteCloser
-	in   <-chan []byte
-	err  error // why in ended; io.EOF if it just did
+	out io.WriteCloser
+	in  <-chan []byte
+	err error // why in ended; io.EOF if it just did
 }
 
-func newDemoPeer(name string, in io.Reader, out io.WriteCloser) *demoPeer {
+func newDemoPeer(in io.Reader, out io.WriteCloser) *demoPeer {
 	lines := make(chan []byte)
-	p := &demoPeer{name: name, out: out, in: lines}
+	p := &demoPeer{out: out, in: lines}
 	go func() {
 		defer close(lines)
 		for r := bufio.NewReader(in); ; {
@@ -34,7 +33,7 @@ func newDemoPeer(name string, in io.Reader, out io.WriteCloser) *demoPeer {
 
 func (p *demoPeer) send(v any) error {
 	if err := json.NewEncoder(p.out).Encode(v); err != nil {
-		return fmt.Errorf("write to the %s: %w", p.name, err)
+		return fmt.Errorf("write to the server: %w", err)
 	}
 	return nil
 }
@@ -44,14 +43,14 @@ func (p *demoPeer) receive(ctx context.Context, v any) error {
 	select {
 	case line, ok := <-p.in:
 		if !ok {
-			return p.err // which may be io.EOF, for who expects that
+			return p.err
 		}
 		if err := json.Unmarshal(line, v); err != nil {
-			return fmt.Errorf("the %s wrote %.100q: %w", p.name, line, err)
+			return fmt.Errorf("the server wrote %.100q: %w", line, err)
 		}
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the %s: %w", p.name, context.Cause(ctx))
+		return fmt.Errorf("wait for the server: %w", context.Cause(ctx))
 	}
 }
 
@@ -66,7 +65,7 @@ func (p *demoPeer) request(ctx context.Context, id int, method string, params an
 		return fmt.Errorf("%s: %w", method, err)
 	}
 	if answer.Error != nil {
-		return fmt.Errorf("%s: the %s refused: %s", method, p.name, answer.Error.Message)
+		return fmt.Errorf("%s: the server refused: %s", method, answer.Error.Message)
 	}
 	return nil
 }

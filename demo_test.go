@@ -291,7 +291,7 @@ func TestDemoServerCleansUp(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer in.Close()
-			server := newDemoPeer("server", out, in)
+			server := newDemoPeer(out, in)
 			if err := server.send(json.RawMessage(toolCall("read_secret", "{}"))); err != nil {
 				t.Fatal(err)
 			}
@@ -481,7 +481,7 @@ func TestPeerFails(t *testing.T) {
 			in, out := io.Pipe()
 			go io.Copy(io.Discard, in)
 			defer out.Close()
-			err := newDemoPeer("server", strings.NewReader(tt.lines), out).request(t.Context(), 1, "ping", jsonObject{})
+			err := newDemoPeer(strings.NewReader(tt.lines), out).request(t.Context(), 1, "ping", jsonObject{})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v, want %q", err, tt.want)
 			}

@@ -79,8 +79,6 @@ func (s *serializer) pass(from io.Reader) {
 	<-released
 }
 
-func isCall(m wireMessage) bool { return callMethods[m.asksFor()] != nil && m.id != nil }
-
 // line takes a line, which it keeps if there is a call on it.
 func (s *serializer) line(text []byte, messages []wireMessage) {
 	line := heldLine{text, messages}
