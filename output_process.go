@@ -112,6 +112,11 @@ func runOutputCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) 
 	if err != nil {
 		return err
 	}
+	for _, f := range out.files {
+		if sameFile(f.Name(), "/dev/stdout") || sameFile(f.Name(), *o.policyFlags.file) || sameFile(f.Name(), o.eventsFile) {
+			return usageError{fmt.Errorf("%s: that is read already, or is the client's", f.Name())}
+		}
+	}
 	if err := dropCapabilities(); err != nil {
 		return err
 	}

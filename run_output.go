@@ -56,6 +56,10 @@ func newRunOutput(p policy, files runFiles, user *serverUser) (*runOutput, error
 		if f, err = createFor(user, file); err != nil {
 			return nil
 		}
+		if err = o.alone(f); err != nil {
+			f.Close()
+			return nil
+		}
 		o.files = append(o.files, f)
 		w := bufio.NewWriterSize(f, 64<<10)
 		o.writers = append(o.writers, w)
@@ -91,6 +95,20 @@ func newRunOutput(p policy, files runFiles, user *serverUser) (*runOutput, error
 		}
 	}
 	return o, nil
+}
+
+// alone tells that f is a file which nothing else is written to; a device takes all.
+func (o *runOutput) alone(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return err
+	}
+	for _, other := range o.files {
+		if otherInfo, err := other.Stat(); err == nil && os.SameFile(info, otherInfo) {
+			return fmt.Errorf("%s and %s are one file: each output wants its own", other.Name(), f.Name())
+		}
+	}
+	return nil
 }
 
 // createFor opens a file to be written, which belongs to user if it is new.

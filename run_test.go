@@ -473,6 +473,38 @@ func TestRunFiles(t *testing.T) {
 	}
 }
 
+// TestRunFilesClash checks that no output goes where something else is.
+func TestRunFilesClash(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	const script = `{"events":[]}`
+	if err := errors.Join(os.WriteFile(file, []byte(script), 0o600), os.Symlink(file, link)); err != nil {
+		t.Fatal(err)
+	}
+	policy := filepath.Join(dir, "policy")
+	if err := os.WriteFile(policy, []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"--events", file, "--findings", file},
+		{"--sarif", file, "--report", link},
+		{"--events-file", file, "--record", link},
+		{"--policy", policy, "--learn", policy},
+		{"--report", "/dev/stdout"},
+	} {
+		var errs sharedBuffer
+		code := run(slices.Concat([]string{"run", "--backend", "fake"}, args, []string{"--", "true"}), strings.NewReader(""), io.Discard, &errs)
+		if code != exitUsage || errs.String() == "" {
+			t.Errorf("%q: exit code %d; %s", args, code, errs.String())
+		}
+		for name, want := range map[string]string{file: script, policy: "{}"} {
+			if text, err := os.ReadFile(name); err != nil || string(text) != want {
+				t.Errorf("%q leave %q, %v", args, text, err)
+			}
+		}
+	}
+}
+
 // TestRunOutputHangs checks that what takes no lines is given up.
 func TestRunOutputHangs(t *testing.T) {
 	r, w, err := os.Pipe()
